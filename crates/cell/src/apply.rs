@@ -33,6 +33,8 @@ pub(crate) use mode::Mode;
 
 use crate::budget::{ALLOCATE_BATCH, Reservation};
 use crate::cache::pages::forget_pages;
+use crate::chunks::free::Chunks;
+use crate::fleet::Fleet;
 use crate::run::wait::Stop;
 use crate::shard;
 use crate::shard::Shard;
@@ -62,7 +64,7 @@ pub(crate) fn apply(
 ) -> Result<(), Stop> {
     match step {
         Step::Change(change) => {
-            make_one(shard, change, turn);
+            make_one(shard, change, turn.fleet);
             if let Change::RemoveLink { ino, .. } = change
                 && mode != Mode::Live
                 && shard.inode_mut(*ino).nlink == 0
@@ -137,17 +139,17 @@ pub(crate) fn make_again(
     mode: Mode,
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
-    fetch_step(shard, step, turn)?;
-    check_step(shard, step, turn)?;
+    fetch_step(shard, step, turn.fleet)?;
+    check_step(shard, step, turn.chunks)?;
     let made = apply(shard, step, mode, turn);
     turn.settle();
     made
 }
 
 /// Reads the nodes that a logged step touches.
-fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
+fn fetch_step(shard: &Shard, step: &Step, fleet: &mut Fleet) -> Result<(), Stop> {
     match step {
-        Step::Change(change) => fetch_change(shard, change, turn),
+        Step::Change(change) => fetch_change(shard, change, fleet),
         Step::SetAttr { ino, .. } => {
             shard.fetch(&Key::inode(*ino))?;
             shard.fetch(&Key::part(*ino, 0))
@@ -197,7 +199,7 @@ fn fetch_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
 
 /// Whether a fetched step can be made. Every step that a cell has logged can be made. But a writer
 /// of the device can store any record with a right checksum.
-fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Stop> {
+fn check_step(shard: &Shard, step: &Step, chunks: &mut Chunks) -> Result<(), Stop> {
     let exists = |ino: &Ino| Ok::<_, Stop>(shard.inode(*ino)?.is_some());
     let can_be = match step {
         Step::SetAttr { ino, .. } => {
@@ -235,7 +237,7 @@ fn check_step(shard: &Shard, step: &Step, turn: &mut Turn<'_>) -> Result<(), Sto
                 && [from, to].iter().all(|first| *first < PAGES_MAX)
                 && may_be_copied(shard, *ino, *source, copy)?
         }
-        Step::Claimed { chunk, .. } => turn.chunks.is_legal(*chunk),
+        Step::Claimed { chunk, .. } => chunks.is_legal(*chunk),
         _ => true,
     };
     if can_be { Ok(()) } else { Err(Errno::EIO.into()) }
@@ -329,11 +331,7 @@ pub(crate) fn cover_of(shard: &Shard, ino: Ino, complete: bool) -> Result<Cover,
 
 /// Reads the nodes that the change will touch, and checks that the records exist which it changes.
 /// A damaged image may lack some, and a peer may send any change.
-pub(crate) fn fetch_change(
-    shard: &Shard,
-    change: &Change,
-    turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
+pub(crate) fn fetch_change(shard: &Shard, change: &Change, fleet: &mut Fleet) -> Result<(), Stop> {
     // The cell that planned the change has read the inode. A damaged peer may send any number.
     let exists = |ino| shard.inode(ino)?.map(|_| ()).ok_or(Stop::Fail(Errno::EPROTO));
     match change {
@@ -345,7 +343,7 @@ pub(crate) fn fetch_change(
         Change::AddEntry { dir, name, .. }
         | Change::RemoveEntry { dir, name, .. }
         | Change::ReplaceEntry { dir, name, .. } => {
-            let entry = shard.entry(turn.fleet.volume.secret, *dir, name)?;
+            let entry = shard.entry(fleet.volume.secret, *dir, name)?;
             exists(*dir)?;
             shard.check_entry(*dir, name, entry)
         }
@@ -366,8 +364,8 @@ pub(crate) fn fetch_change(
     }
 }
 
-pub(crate) fn make_one(shard: &mut Shard, change: &Change, turn: &mut Turn<'_>) {
-    let secret = turn.fleet.volume.secret;
+pub(crate) fn make_one(shard: &mut Shard, change: &Change, fleet: &mut Fleet) {
+    let secret = fleet.volume.secret;
     match change {
         Change::NewInode { ino, new, uid, gid, parent, now } => {
             let inode = shard::new_inode(new, *uid, *gid, *parent, *now);

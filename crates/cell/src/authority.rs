@@ -5,6 +5,7 @@ use warren_proto::{Answer, Capability, Credentials, Reply, Request, RequestHeade
 
 use crate::permission;
 use crate::plant::Plant;
+use crate::session::Sessions;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
@@ -39,7 +40,7 @@ pub(crate) fn granted(
     who: &Credentials,
     request: &Request,
     answer: &Answer,
-    turn: &mut Turn<'_>,
+    sessions: &mut Sessions,
 ) -> Capability {
     let reached = match (request, answer) {
         (_, Ok(Reply::Entry(entry) | Reply::Created { entry, .. })) => entry.ino,
@@ -53,7 +54,7 @@ pub(crate) fn granted(
     if who.checked_by_kernel {
         return Capability::NONE;
     }
-    turn.sessions.capabilities.capability(client, reached)
+    sessions.capabilities.capability(client, reached)
 }
 
 /// The directory was read in the same run.

@@ -112,13 +112,13 @@ pub(crate) fn owe(
     let is_own =
         |change: &Change| turn.fleet.volume.owner(change.shard()) == Some(turn.fleet.volume.id);
     if txn.cell != from || !changes.iter().all(is_own) {
-        return suspect(from, turn);
+        return suspect(from, &mut turn.driver);
     }
     if participants.was_applied(txn) && !turn.plants(Plant::ForgetOwed) {
         turn.note(&Step::Owed { txn, changes });
         turn.seal();
     }
-    send_reply(from, PeerReply::Committed { txn }, turn);
+    send_reply(from, PeerReply::Committed { txn }, &mut turn.driver);
 }
 
 /// The cell's part of a checkpoint, once its log is durable or the device has refused it. The log

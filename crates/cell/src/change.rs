@@ -51,7 +51,7 @@ pub(crate) fn ready(
 ) -> Result<Reservation, Stop> {
     let mut free = true;
     for change in changes {
-        fetch_change(&shards[&change.shard()], change, turn)?;
+        fetch_change(&shards[&change.shard()], change, turn.fleet)?;
     }
     // Without a front no client holds such a lease, and the keys need not be built.
     if turn.sessions.leases.has_acknowledged() {
@@ -117,7 +117,7 @@ pub(crate) fn make(
     }
     for change in changes {
         // By reference: a step of its own would be a copy of the change.
-        shards.own(change.shard()).change(&mut room, |shard| make_one(shard, change, turn));
+        shards.own(change.shard()).change(&mut room, |shard| make_one(shard, change, turn.fleet));
         turn.note_change(change);
     }
     for change in changes {

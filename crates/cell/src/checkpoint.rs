@@ -27,6 +27,7 @@ use crate::caretaker::part_of_checkpoint;
 use crate::checkpoint::writeback::place_all;
 use crate::durable::{fail_if_held, free_log, hold_log_for_ever};
 use crate::event::Effect;
+use crate::frames::Cache;
 use crate::give_up::{stock_up_for_kept, write_given_up};
 use crate::phase::Phase;
 use crate::plant::Plant;
@@ -113,8 +114,8 @@ impl Checkpoint {
         if turn.fleet.checkpoints.phase() != Phase::Fixing {
             return Ok(());
         }
-        stock_up_for_kept(shards, state, turn)?;
-        stock_up(state, turn)?;
+        stock_up_for_kept(shards, state, turn.chunks)?;
+        stock_up(state, turn.chunks)?;
         // Pages of failed writes are written again now, so only failures from here on count.
         turn.cache.io.take_write_error();
         place_all(shards, turn)?;
@@ -318,9 +319,9 @@ impl Checkpoint {
         }
         // No later checkpoint is begun.
         let may_count = broken && !turn.log.commits.is_last();
-        self.undo(shards, participants, may_count, turn);
+        self.undo(shards, participants, may_count, turn.cache);
         if broken {
-            hold_log_for_ever(errno, turn);
+            hold_log_for_ever(errno, turn.log);
             turn.waits.wake_all(WaitKey::LogRoom);
         }
         fail_if_held(errno, turn);
@@ -372,7 +373,7 @@ impl Checkpoint {
         if turn.fleet.checkpoints.number() == number
             && turn.fleet.checkpoints.phase() != Phase::Idle
         {
-            self.undo(shards, participants, false, turn);
+            self.undo(shards, participants, false, turn.cache);
             end(turn);
             turn.waits.requeue(WaitKey::Checkpoint(number), WaitKey::NextCheckpoint);
         }
@@ -385,9 +386,9 @@ impl Checkpoint {
         shards: &mut Shards,
         participants: &mut Participants,
         may_count: bool,
-        turn: &mut Turn<'_>,
+        cache: &mut Cache,
     ) {
-        turn.cache.io.forget_queued_nodes();
+        cache.io.forget_queued_nodes();
         for (id, mut places) in std::mem::take(&mut self.roots) {
             let Some(shard) = shards.get_mut(&id) else {
                 shards.space_mut(id).expect("owned").failed();
@@ -407,7 +408,7 @@ impl Checkpoint {
         }
         shards.values_mut().for_each(|shard| shard.space.end_cleaning());
         shards.recorded(false);
-        reclaim_retracted(shards, turn);
+        reclaim_retracted(shards, cache);
         participants.applied().append(&mut self.applied);
     }
 }
@@ -454,8 +455,8 @@ fn snapshot_session(shards: &Shards, turn: &mut Turn<'_>) -> Lsn {
 
 /// Blocks of failed checkpoints may be used again when no node is being written. Otherwise a late
 /// write could overwrite a new one.
-pub(crate) fn reclaim_retracted(shards: &mut Shards, turn: &Turn<'_>) {
-    if !turn.cache.io.writes_nodes() {
+pub(crate) fn reclaim_retracted(shards: &mut Shards, cache: &Cache) {
+    if !cache.io.writes_nodes() {
         shards.values_mut().for_each(|shard| shard.space.reclaim());
     }
 }

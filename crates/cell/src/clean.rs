@@ -28,6 +28,7 @@ use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{CellId, ShardId};
 use warren_proto::{Asked, PeerReply, PeerRequest};
 
+use crate::frames::Cache;
 use crate::run::wait::{Stop, WaitKey};
 use crate::run::work::Work;
 use crate::send::{send_reply, send_request};
@@ -115,7 +116,7 @@ impl Cleaner {
         let open: BTreeSet<CellId> = turn.fleet.volume.map.iter().copied().collect();
         let own = turn.fleet.volume.id;
         for to in open.iter().filter(|cell| **cell != own) {
-            send_request(*to, PeerRequest::Clean { ask: number, is_privileged }, turn);
+            send_request(*to, PeerRequest::Clean { ask: number, is_privileged }, &mut turn.driver);
         }
         if open.contains(&own) {
             self.asked.push((own, number));
@@ -157,7 +158,7 @@ impl Cleaner {
     pub(crate) fn ask_again(&self, cell: CellId, turn: &mut Turn<'_>) {
         if let Some(ask) = self.ask.as_ref().filter(|ask| ask.open.contains(&cell)) {
             let Ask { number, is_privileged, .. } = *ask;
-            send_request(cell, PeerRequest::Clean { ask: number, is_privileged }, turn);
+            send_request(cell, PeerRequest::Clean { ask: number, is_privileged }, &mut turn.driver);
         }
     }
 
@@ -206,10 +207,10 @@ impl Cleaner {
         &mut self,
         id: ShardId,
         shard: Option<&mut Shard>,
-        turn: &mut Turn<'_>,
+        cache: &mut Cache,
     ) {
         if let Some(shard) = shard {
-            give_up_walk(shard, turn);
+            give_up_walk(shard, cache);
         }
         self.cleaned(id, 0);
     }
@@ -289,7 +290,7 @@ impl Cleaner {
             if to == turn.fleet.volume.id {
                 self.answered(to, ask, chunks, turn);
             } else {
-                send_reply(to, PeerReply::Cleaned { ask, chunks }, turn);
+                send_reply(to, PeerReply::Cleaned { ask, chunks }, &mut turn.driver);
             }
         }
     }

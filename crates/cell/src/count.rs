@@ -7,8 +7,10 @@ use warren_base::CellId;
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_proto::{Asked, Count, PeerRequest, StatFs};
 
+use crate::chunks::free::Chunks;
 use crate::event::Effect;
 use crate::run::task::Tasks;
+use crate::run::wait::Waits;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::send::send_request;
 use crate::shards::Shards;
@@ -41,14 +43,14 @@ fn add(a: Count, b: Count) -> Count {
 }
 
 /// The count of this cell's shards.
-pub(crate) fn count(shards: &Shards, turn: &Turn<'_>) -> Count {
-    let host = &turn.chunks.host;
-    let local = turn.chunks.local();
+pub(crate) fn count(shards: &Shards, chunks: &Chunks) -> Count {
+    let host = &chunks.host;
+    let local = chunks.local();
     let allocated = if host.has_all() { local } else { host.allocated() };
     let free = Count {
         blocks_free: local * CHUNK_BLOCKS,
         blocks_allocated: allocated * CHUNK_BLOCKS,
-        blocks_reserved: turn.chunks.reserved() * CHUNK_BLOCKS,
+        blocks_reserved: chunks.reserved() * CHUNK_BLOCKS,
         ..Count::default()
     };
     let shards = shards.values().map(|shard| {
@@ -87,7 +89,7 @@ impl Counting {
                 .filter(|c| *c != turn.fleet.volume.id)
                 .collect();
             for to in &open {
-                send_request(*to, PeerRequest::Count { ask: id.0 }, turn);
+                send_request(*to, PeerRequest::Count { ask: id.0 }, &mut turn.driver);
             }
             if !turn.chunks.host.has_all() {
                 turn.driver.effects.push(Effect::MeasureHost);
@@ -99,7 +101,7 @@ impl Counting {
             self.asks.insert(id, ask);
             return Err(Stop::Wait(Wait::Registered));
         };
-        let total = add(count(shards, turn), ask.sum);
+        let total = add(count(shards, turn.chunks), ask.sum);
         let of_host = total.blocks_allocated.saturating_add(host);
         let free = total.blocks_free.saturating_sub(total.blocks_kept).min(of_host);
         let reserved = if turn.fleet.volume.is_privileged(uid) { 0 } else { total.blocks_reserved };
@@ -129,7 +131,7 @@ impl Counting {
         let open = |(id, ask): (&TaskId, &Ask)| ask.open.contains(&cell).then_some(id.0);
         let asks: Vec<u64> = self.asks.iter().filter_map(open).collect();
         for ask in asks {
-            send_request(cell, PeerRequest::Count { ask }, turn);
+            send_request(cell, PeerRequest::Count { ask }, &mut turn.driver);
         }
     }
 
@@ -140,7 +142,7 @@ impl Counting {
         from: CellId,
         ask: u64,
         count: Count,
-        turn: &mut Turn<'_>,
+        waits: &mut Waits,
     ) {
         let id = TaskId(ask);
         let Some(ask) = self.asks.get_mut(&id) else { return };
@@ -148,23 +150,23 @@ impl Counting {
             ask.sum = add(ask.sum, count);
         }
         if ask.open.is_empty() && ask.host.is_some() {
-            self.over(tasks, id, turn);
+            self.over(tasks, id, waits);
         }
     }
 
     /// The host has measured its room: so many blocks.
-    pub(crate) fn host_counted(&mut self, tasks: &Tasks, blocks: u64, turn: &mut Turn<'_>) {
+    pub(crate) fn host_counted(&mut self, tasks: &Tasks, blocks: u64, waits: &mut Waits) {
         let mut over = Vec::new();
         for (id, ask) in &mut self.asks {
             ask.host = Some(blocks);
             over.extend(ask.open.is_empty().then_some(*id));
         }
-        over.into_iter().for_each(|id| self.over(tasks, id, turn));
+        over.into_iter().for_each(|id| self.over(tasks, id, waits));
     }
 
-    fn over(&mut self, tasks: &Tasks, id: TaskId, turn: &mut Turn<'_>) {
+    fn over(&mut self, tasks: &Tasks, id: TaskId, waits: &mut Waits) {
         if tasks.get(id).is_some() {
-            turn.waits.wake(id);
+            waits.wake(id);
         } else {
             // The client that asked is gone.
             self.asks.remove(&id);

@@ -11,6 +11,7 @@ use warren_proto::{PeerReply, PeerRequest};
 use crate::event::{Effect, FrameNo, IoId};
 use crate::frames::PageNo;
 use crate::frames::io::Purpose;
+use crate::log::OpLog;
 use crate::log::commit::Commit;
 use crate::plant::Plant;
 use crate::run::wait::WaitKey;
@@ -39,7 +40,7 @@ pub(crate) fn harden(lsn: Lsn, turn: &mut Turn<'_>) {
 /// Asks other cells to make durable what this log depends on up to `lsn`.
 fn ask_peers(lsn: Lsn, turn: &mut Turn<'_>) {
     for (cell, there) in turn.log.depends.ask(lsn) {
-        send_request(cell, PeerRequest::Harden { lsn: there }, turn);
+        send_request(cell, PeerRequest::Harden { lsn: there }, &mut turn.driver);
     }
 }
 
@@ -70,7 +71,7 @@ fn answer_peers(failed: Option<Errno>, turn: &mut Turn<'_>) {
             Some(errno) => Err(errno),
             None => Ok(turn.log.depends.frontier(asked.lsn)),
         };
-        send_reply(asked.by, PeerReply::Hardened { lsn: asked.lsn, result }, turn);
+        send_reply(asked.by, PeerReply::Hardened { lsn: asked.lsn, result }, &mut turn.driver);
     }
 }
 
@@ -228,14 +229,14 @@ pub(crate) fn hold_log(turn: &mut Turn<'_>) {
 
 /// The device has lost what was written, and has reported that to another process. No later flush
 /// can repair it, and no checkpoint will write the data again.
-pub(crate) fn hold_log_for_ever(errno: Errno, turn: &mut Turn<'_>) {
-    turn.log.commits.hold(true);
-    turn.log.commits.doom(errno);
+pub(crate) fn hold_log_for_ever(errno: Errno, log: &mut OpLog) {
+    log.commits.hold(true);
+    log.commits.doom(errno);
 }
 
 /// The supervisor knows of a failed flush. Tasks that wait for room or durability fail.
 pub(crate) fn become_read_only(errno: Errno, turn: &mut Turn<'_>) {
-    hold_log_for_ever(errno, turn);
+    hold_log_for_ever(errno, turn.log);
     fail_if_held(errno, turn);
     turn.waits.wake_all(WaitKey::LogRoom);
 }

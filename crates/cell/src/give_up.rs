@@ -24,6 +24,8 @@ use warren_proto::control::{Report, Written};
 use warren_proto::{Change, Step};
 
 use crate::apply::fetch_change;
+use crate::chunks::free::Chunks;
+use crate::fleet::Fleet;
 use crate::log::record::After;
 use crate::log::record::parse;
 use crate::plant::Plant;
@@ -70,16 +72,16 @@ pub(crate) fn of_served(shards: &Shards, mut changes: Vec<Change>) -> Vec<Change
 pub(crate) fn stock_up_for_kept(
     shards: &Shards,
     state: &mut TaskState,
-    turn: &mut Turn<'_>,
+    chunks: &mut Chunks,
 ) -> Result<(), Stop> {
     let Some((id, _)) = shards.newly_given_up().next() else { return Ok(()) };
-    if state.no_chunk || turn.chunks.pool.local_size() > 0 || !turn.chunks.is_open() {
+    if state.no_chunk || chunks.pool.local_size() > 0 || !chunks.is_open() {
         return Ok(());
     }
-    match turn.chunks.pool.get() {
-        Get::Got(chunk) => turn.chunks.add(chunk),
+    match chunks.pool.get() {
+        Get::Got(chunk) => chunks.add(chunk),
         Get::Pending(ticket) => {
-            turn.chunks.waiting.insert(ticket, id);
+            chunks.waiting.insert(ticket, id);
             return Err(Stop::Wait(Wait::Space(id)));
         }
     }
@@ -171,14 +173,14 @@ fn records_of(shard: ShardId, turn: &Turn<'_>) -> Vec<KeptRecords> {
 pub(crate) fn refuses(
     shards: &Shards,
     changes: &[Change],
-    turn: &mut Turn<'_>,
+    fleet: &mut Fleet,
 ) -> Option<(ShardId, Errno)> {
     changes.iter().find_map(|change| {
         let shard = shards.get(&change.shard())?;
-        if turn.plants(Plant::RefuseDecided(shard.id)) {
+        if fleet.plants(Plant::RefuseDecided(shard.id)) {
             return Some((shard.id, Errno::EIO));
         }
-        match fetch_change(shard, change, turn) {
+        match fetch_change(shard, change, fleet) {
             Err(Stop::Fail(errno)) => Some((shard.id, errno)),
             _ => None,
         }

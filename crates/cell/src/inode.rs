@@ -41,7 +41,7 @@ pub(crate) fn execute(
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let client = from.client;
-    open::check_sole(shard, request, client, turn)?;
+    open::check_sole(shard, request, client, turn.sessions)?;
     match *request {
         Request::GetAttr { ino } => attributes::get_attr(shard, ino, client, turn),
         Request::GetRemoved { dir } => attributes::get_removed(shard, dir, who),
@@ -83,7 +83,7 @@ pub(crate) fn execute(
             acl::set_acl(shard, ino, name, (None, false), who, state, turn)
         }
         Request::SetXattr { ino, ref name, ref value, mode, .. } => {
-            let new = Some((xattr::sent_value(value, (from, payload), turn)?, mode));
+            let new = Some((xattr::sent_value(value, (from, payload), &mut turn.driver)?, mode));
             xattr::set_xattr(shard, ino, name.clone(), new, who, state, turn)
         }
         Request::RemoveXattr { ino, ref name } => {

@@ -4,17 +4,17 @@ use warren_base::{CellId, Lsn};
 use warren_proto::control::Suspicion;
 use warren_proto::{PeerReply, PeerRequest};
 
+use crate::driver::Driver;
 use crate::event::{Effect, PeerBody, PeerMessage};
-use crate::turn::Turn;
 
-pub(crate) fn send_reply(to: CellId, reply: PeerReply, turn: &mut Turn<'_>) {
+pub(crate) fn send_reply(to: CellId, reply: PeerReply, driver: &mut Driver<'_>) {
     let message = message(PeerBody::Reply(reply));
-    turn.driver.effects.push(Effect::Send { to, message });
+    driver.effects.push(Effect::Send { to, message });
 }
 
-pub(crate) fn send_request(to: CellId, request: PeerRequest, turn: &mut Turn<'_>) {
+pub(crate) fn send_request(to: CellId, request: PeerRequest, driver: &mut Driver<'_>) {
     let message = message(PeerBody::Request(request));
-    turn.driver.effects.push(Effect::Send { to, message });
+    driver.effects.push(Effect::Send { to, message });
 }
 
 /// A message. The point that it depends on is filled in at the end of the event that led to it.
@@ -23,6 +23,6 @@ pub(crate) const fn message(body: PeerBody) -> PeerMessage {
 }
 
 /// The peer has sent a message that no correct cell sends. It is not executed.
-pub(crate) fn suspect(peer: CellId, turn: &mut Turn<'_>) {
-    turn.driver.effects.push(Effect::Suspect { cell: peer, why: Suspicion::Content });
+pub(crate) fn suspect(peer: CellId, driver: &mut Driver<'_>) {
+    driver.effects.push(Effect::Suspect { cell: peer, why: Suspicion::Content });
 }

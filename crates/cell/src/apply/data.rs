@@ -61,7 +61,7 @@ pub(super) fn make_fallocated(
     }
     if mode == Mode::Power {
         catch_up(shard, ino, turn)?;
-        bring_cut_pages(shard, ino, change, turn)?;
+        bring_cut_pages(shard, ino, change, turn.cache)?;
     }
     change_with_pages(shard, ino, change, turn);
     *blocks = shard.inode_mut(ino).blocks;

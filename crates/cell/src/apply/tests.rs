@@ -91,8 +91,8 @@ impl Room {
         let mode = self.mode;
         self.in_turn(|shard, turn| {
             if mode != Mode::Live {
-                fetch_step(shard, step, turn).expect("everything is in memory");
-                check_step(shard, step, turn).expect("a live step is one that can be");
+                fetch_step(shard, step, turn.fleet).expect("everything is in memory");
+                check_step(shard, step, turn.chunks).expect("a live step is one that can be");
             }
             apply(shard, step, mode, turn).expect("everything is in memory");
         });

@@ -11,6 +11,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino, Timestamp};
 
 use crate::event::FrameNo;
+use crate::frames::Cache;
 use crate::frames::{PageNo, Placed};
 use crate::log::record::After;
 use crate::run::wait::{Stop, Wait};
@@ -46,9 +47,9 @@ pub(crate) fn are_at_hand(
     shard: &Shard,
     ino: Ino,
     mut pages: std::ops::RangeInclusive<u64>,
-    turn: &mut Turn<'_>,
+    cache: &mut Cache,
 ) -> bool {
-    pages.all(|page| matches!(is_missing(shard, ino, page, turn), Ok(false)))
+    pages.all(|page| matches!(is_missing(shard, ino, page, cache), Ok(false)))
 }
 
 /// Whether the page has a place and is not in the cache.
@@ -56,9 +57,9 @@ pub(crate) fn is_missing(
     shard: &Shard,
     ino: Ino,
     page: u64,
-    turn: &mut Turn<'_>,
+    cache: &mut Cache,
 ) -> Result<bool, Stop> {
-    Ok(match shard.pages.page((ino, page), &mut turn.cache.frames) {
+    Ok(match shard.pages.page((ino, page), &mut cache.frames) {
         Some(found) => matches!(found.state, PageState::Loading(_)),
         None => shard.placed(ino, page)?.is_some(),
     })
@@ -72,7 +73,7 @@ pub(crate) fn bring_pages(
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     for page in pages.clone() {
-        if is_missing(shard, ino, page, turn)? {
+        if is_missing(shard, ino, page, turn.cache)? {
             return Err(wait_for_these(shard, ino, pages, |_| true, turn));
         }
     }
@@ -130,17 +131,17 @@ pub(crate) fn take_frames(
 pub(crate) fn take_frame_beside(
     shard: &mut Shard,
     at: PageNo,
-    turn: &mut Turn<'_>,
+    cache: &mut Cache,
 ) -> Option<FrameNo> {
-    shard.pages.pin(at, &mut turn.cache.frames);
-    let frame = turn.cache.frames.take();
-    shard.pages.unpin(at, &mut turn.cache.frames);
+    shard.pages.pin(at, &mut cache.frames);
+    let frame = cache.frames.take();
+    shard.pages.unpin(at, &mut cache.frames);
     frame
 }
 
 /// Waits for frames, which become free with write-back. Fails if there could never be enough.
-pub(crate) fn wait_for_frames<T>(pages: u64, turn: &mut Turn<'_>) -> Result<T, Stop> {
-    if pages > u64::from(turn.cache.frames.count()) / 2 {
+pub(crate) fn wait_for_frames<T>(pages: u64, cache: &mut Cache) -> Result<T, Stop> {
+    if pages > u64::from(cache.frames.count()) / 2 {
         return Err(Errno::ENOMEM.into());
     }
     Err(Stop::Wait(Wait::Frames))
@@ -189,7 +190,7 @@ pub(crate) fn put_page(
     let found = shard.pages.page(at, &mut turn.cache.frames);
     let new = match found {
         Some(page) if matches!(page.state, PageState::Loading(_)) => None,
-        Some(_) => take_frame_beside(shard, at, turn),
+        Some(_) => take_frame_beside(shard, at, turn.cache),
         None => turn.cache.frames.take(),
     };
     let new = new.ok_or(Stop::Wait(Wait::Frames))?;
@@ -243,7 +244,7 @@ pub(crate) fn bring_cut_page(
 ) -> Result<(), Stop> {
     bring_pages(shard, at.0, at.1..=at.1, turn)?;
     if shard.pages.page(at, &mut turn.cache.frames).is_some() {
-        let frame = take_frame_beside(shard, at, turn).ok_or(Stop::Wait(Wait::Frames))?;
+        let frame = take_frame_beside(shard, at, turn.cache).ok_or(Stop::Wait(Wait::Frames))?;
         turn.cache.frames.give(frame);
     }
     Ok(())

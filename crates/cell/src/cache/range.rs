@@ -5,6 +5,7 @@ use warren_base::Ino;
 use warren_proto::RangeChange;
 
 use crate::cache::pages::{forget_pages, is_missing, move_for_change, tag};
+use crate::frames::Cache;
 use crate::frames::{PageNo, Placed};
 use crate::plant::Plant;
 use crate::run::wait::{Stop, Wait};
@@ -17,7 +18,7 @@ pub(crate) fn bring_cut_pages(
     shard: &mut Shard,
     ino: Ino,
     change: &RangeChange,
-    turn: &mut Turn<'_>,
+    cache: &mut Cache,
 ) -> Result<(), Stop> {
     let size = shard.inode(ino)?.map_or(0, |inode| inode.size);
     let cut = change.cut(size).into_iter().flatten().map(|(page, _)| (ino, page));
@@ -25,10 +26,10 @@ pub(crate) fn bring_cut_pages(
     let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::with_capacity(cut.len());
     let mut missing = false;
     for at in cut {
-        let is_cached = shard.pages.page(at, &mut turn.cache.frames).is_some();
+        let is_cached = shard.pages.page(at, &mut cache.frames).is_some();
         let placed = if is_cached { None } else { shard.placed(at.0, at.1)? };
         if is_cached || placed.is_some() {
-            missing |= is_missing(shard, at.0, at.1, turn)?;
+            missing |= is_missing(shard, at.0, at.1, cache)?;
             needed.push((at, placed));
         }
     }
@@ -36,12 +37,11 @@ pub(crate) fn bring_cut_pages(
         return Err(Stop::Wait(Wait::Pages(shard.id, needed)));
     }
     let cached = needed.into_iter().map(|(at, _)| at);
-    let pinned: Vec<PageNo> =
-        cached.filter(|at| shard.pages.pin(*at, &mut turn.cache.frames)).collect();
-    let frames: Vec<_> = pinned.iter().map_while(|_| turn.cache.frames.take()).collect();
-    pinned.iter().for_each(|at| shard.pages.unpin(*at, &mut turn.cache.frames));
+    let pinned: Vec<PageNo> = cached.filter(|at| shard.pages.pin(*at, &mut cache.frames)).collect();
+    let frames: Vec<_> = pinned.iter().map_while(|_| cache.frames.take()).collect();
+    pinned.iter().for_each(|at| shard.pages.unpin(*at, &mut cache.frames));
     let complete = frames.len() == pinned.len();
-    frames.into_iter().for_each(|frame| turn.cache.frames.give(frame));
+    frames.into_iter().for_each(|frame| cache.frames.give(frame));
     if complete { Ok(()) } else { Err(Stop::Wait(Wait::Frames)) }
 }
 

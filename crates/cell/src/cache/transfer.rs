@@ -7,6 +7,7 @@ use crate::event::{Effect, FrameNo, IoId};
 use crate::frames::io::Purpose;
 use crate::frames::{PageNo, Placed};
 use crate::run::state::TaskState;
+use crate::run::wait::Waits;
 use crate::run::wait::{TaskId, WaitKey};
 use crate::shard::Shard;
 use crate::shard::pages::PageState;
@@ -149,9 +150,9 @@ pub(crate) fn probe(turn: &mut Turn<'_>) {
     }
 }
 
-pub(crate) fn wake_io(io: IoId, outcome: Result<(), Errno>, turn: &mut Turn<'_>) {
+pub(crate) fn wake_io(io: IoId, outcome: Result<(), Errno>, waits: &mut Waits) {
     match outcome {
-        Ok(()) => turn.waits.wake_all(WaitKey::Io(io)),
-        Err(errno) => turn.waits.fail_all(WaitKey::Io(io), errno),
+        Ok(()) => waits.wake_all(WaitKey::Io(io)),
+        Err(errno) => waits.fail_all(WaitKey::Io(io), errno),
     }
 }

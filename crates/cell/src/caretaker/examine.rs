@@ -285,8 +285,11 @@ impl Examination {
     /// Finds the frames that hold what was placed. The checksum decides, not the age of the entry:
     /// a frame with older or newer bytes of the page does not have it.
     fn search(&mut self, turn: &Turn<'_>) -> Result<(), Stop> {
-        let end =
-            turn.cache.frames.count().min(self.frame.saturating_add(pages_a_turn(turn) as u32));
+        let end = turn
+            .cache
+            .frames
+            .count()
+            .min(self.frame.saturating_add(pages_a_turn(turn.cache) as u32));
         for frame in (self.frame..end).map(FrameNo) {
             let Some(entry) = turn.cache.table.read(frame, turn.driver.memory) else { continue };
             let places = (entry.at, BlockNo(0))..=(entry.at, BlockNo(u64::MAX));
@@ -326,7 +329,8 @@ impl Examination {
             return Ok(());
         }
         let batch = std::iter::from_fn(|| self.found.pop_first());
-        let pages: Vec<(BlockNo, (FrameNo, Named))> = batch.take(pages_a_turn(turn)).collect();
+        let pages: Vec<(BlockNo, (FrameNo, Named))> =
+            batch.take(pages_a_turn(turn.cache)).collect();
         for run in pages.chunk_by(|a, b| a.0.0 + 1 == b.0.0) {
             let io = turn.cache.io.begin(Purpose::Examine);
             let frames = run.iter().map(|(_, (frame, _))| *frame).collect();

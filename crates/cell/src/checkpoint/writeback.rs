@@ -58,7 +58,7 @@ fn write_beyond(limit: usize, shards: &mut Shards, turn: &mut Turn<'_>) {
 /// dirty page was promised, and gets another place. Transactions do not start before the checkpoint
 /// is over.
 pub(super) fn place_all(shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop> {
-    let left = turn.cache.frames.dirty_pages().saturating_sub(pages_a_turn(turn));
+    let left = turn.cache.frames.dirty_pages().saturating_sub(pages_a_turn(turn.cache));
     while turn.cache.frames.dirty_pages() > left {
         place_pages(shards, turn.cache.frames.dirty_pages() - left, turn)?;
         turn.seal();

@@ -22,6 +22,7 @@ use super::shared::share_others;
 use crate::budget::{Growth, Need};
 use crate::cache::pages::tag;
 use crate::data::writeback::place_pages_of;
+use crate::frames::Cache;
 use crate::frames::{PageNo, Placed};
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
@@ -138,10 +139,10 @@ fn end(shard: &mut Shard) -> Result<(), Stop> {
 const EXTENT_BLOCKS_MAX: u64 = warren_disk::EXTENT_BLOCKS_MAX as u64;
 
 /// The walk has failed, because a node or a page cannot be read. The chunks of such pages stay.
-pub(crate) fn give_up_walk(shard: &mut Shard, turn: &mut Turn<'_>) {
+pub(crate) fn give_up_walk(shard: &mut Shard, cache: &mut Cache) {
     if let Cleaning::Walking(walk) = std::mem::take(&mut shard.space.cleaning) {
         for (at, block) in walk.batch {
-            if shard.pages.page(at, &mut turn.cache.frames).is_none() {
+            if shard.pages.page(at, &mut cache.frames).is_none() {
                 shard.space.is_immovable(block);
             }
         }
@@ -208,7 +209,7 @@ fn move_pages(
         count /= 2;
     }
     let pages = &pages[..count];
-    bring(shard, pages, turn)?;
+    bring(shard, pages, turn.cache)?;
     for (at, _) in pages {
         let page = shard.pages.page(*at, &mut turn.cache.frames).expect("it was just brought");
         if page.state != PageState::Clean {
@@ -226,15 +227,14 @@ fn move_pages(
 /// Waits until the pages are in the cache, and those that were written are flushed. Otherwise a
 /// failed flush would make a page dirty while it is being written to its new place from the same
 /// frame.
-fn bring(shard: &mut Shard, pages: &[(PageNo, BlockNo)], turn: &mut Turn<'_>) -> Result<(), Stop> {
+fn bring(shard: &mut Shard, pages: &[(PageNo, BlockNo)], cache: &mut Cache) -> Result<(), Stop> {
     let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::with_capacity(pages.len());
     let (mut is_missing, mut is_written) = (false, false);
     for (at, _) in pages {
-        let page = shard.pages.page(*at, &mut turn.cache.frames);
+        let page = shard.pages.page(*at, &mut cache.frames);
         is_missing |= page.is_none_or(|page| matches!(page.state, PageState::Loading(_)));
-        is_written |= page.is_some_and(|page| {
-            page.writing.is_some() || !turn.cache.frames.is_flushed(page.frame)
-        });
+        is_written |=
+            page.is_some_and(|page| page.writing.is_some() || !cache.frames.is_flushed(page.frame));
         let placed = if page.is_some() { None } else { shard.placed(at.0, at.1)? };
         needed.push((*at, placed));
     }

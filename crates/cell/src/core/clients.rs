@@ -5,12 +5,14 @@ use warren_proto::control::Report;
 use warren_proto::{Capability, LeaseKey, Request, Step};
 
 use crate::core::Core;
+use crate::driver::Driver;
 use crate::event::{Effect, SlotRef};
 use crate::inode::lock::{cancel_lock, grant_file_locks};
 use crate::lease::recalls::RecallClass;
 use crate::plant::Plant;
 use crate::run::wait::WaitKey;
 use crate::run::work::Work;
+use crate::session::Sessions;
 use crate::turn::Turn;
 
 impl Core {
@@ -23,7 +25,7 @@ impl Core {
         turn: &mut Turn<'_>,
     ) -> Result<(), Errno> {
         if let Some((to, seq)) = turn.sessions.clients.listen(from, seq, class)? {
-            Self::reply_error(to, seq, Errno::EINTR, turn);
+            Self::reply_error(to, seq, Errno::EINTR, &mut turn.driver);
         }
         if let Some(dropped) = turn.sessions.leases.listens(from.client, class, acknowledged) {
             for key in dropped {
@@ -43,15 +45,15 @@ impl Core {
             return;
         }
         for id in self.tasks.of_client(client) {
-            cancel_lock(id, &mut self.shards, turn);
+            cancel_lock(id, &mut self.shards, turn.sessions);
             if self.tasks.get_mut(id).is_some_and(|task| !task.is_of_txn())
                 && let Some(mut task) = self.tasks.remove(id)
             {
-                self.unpin(&mut task, turn);
+                self.unpin(&mut task, turn.cache);
             }
         }
         turn.waits.wake_all(WaitKey::Frames);
-        self.forget_leases(client, turn);
+        self.forget_leases(client, turn.sessions);
         turn.waits.wake_all(WaitKey::Recall);
         self.let_go(client, turn);
     }
@@ -86,47 +88,47 @@ impl Core {
             }
             grant_file_locks(self.shards.values_mut(), turn);
         }
-        self.forget_leases(client, turn);
+        self.forget_leases(client, turn.sessions);
         turn.driver.effects.push(Effect::Report(Report::Expelled { client }));
     }
 
     /// Word leases that other shards have displaced are forgotten when there are many.
     #[inline]
-    pub(super) fn forget_displaced_leases(&mut self, turn: &mut Turn<'_>) {
-        if turn.sessions.leases.stamps.are_many_displaced() {
+    pub(super) fn forget_displaced_leases(&mut self, sessions: &mut Sessions) {
+        if sessions.leases.stamps.are_many_displaced() {
             self.shards
                 .values_mut()
-                .for_each(|shard| shard.leases.forget_displaced(&turn.sessions.leases));
-            turn.sessions.leases.stamps.displaced_are_forgotten();
+                .for_each(|shard| shard.leases.forget_displaced(&sessions.leases));
+            sessions.leases.stamps.displaced_are_forgotten();
         }
     }
 
-    fn forget_leases(&mut self, client: ClientId, turn: &mut Turn<'_>) {
+    fn forget_leases(&mut self, client: ClientId, sessions: &mut Sessions) {
         for shard in self.shards.values_mut() {
-            shard.leases.forget_client(client, &mut turn.sessions.leases);
+            shard.leases.forget_client(client, &mut sessions.leases);
         }
-        turn.sessions.leases.forget_client(client);
+        sessions.leases.forget_client(client);
     }
 
     /// Ends the wait of another slot's request, if it is one that can be interrupted.
     pub(super) fn cancel(&mut self, target: SlotRef, seq: u32, turn: &mut Turn<'_>) {
         if turn.sessions.clients.end_listening(target, seq) {
-            return Self::reply_error(target, seq, Errno::EINTR, turn);
+            return Self::reply_error(target, seq, Errno::EINTR, &mut turn.driver);
         }
         let Some(id) = self.tasks.of_slot(target) else { return };
         let Some(task) = self.tasks.get_mut(id) else { return };
         let Work::Request { header, request, .. } = &task.work else { return };
         let granted = task.state.granted || turn.waits.signals_of(id).granted;
         if header.seq == seq && matches!(request, Request::Lock { .. }) && !granted {
-            cancel_lock(id, &mut self.shards, turn);
+            cancel_lock(id, &mut self.shards, turn.sessions);
             turn.waits.fail(id, Errno::EINTR);
         }
     }
 
     /// Answers a request with an error if it is not executed, or not to its end.
-    pub(super) fn reply_error(to: SlotRef, seq: u32, errno: Errno, turn: &mut Turn<'_>) {
+    pub(super) fn reply_error(to: SlotRef, seq: u32, errno: Errno, driver: &mut Driver<'_>) {
         let (answer, granted) = (Err(errno), Capability::NONE);
-        turn.driver.effects.push(Effect::Reply {
+        driver.effects.push(Effect::Reply {
             to,
             seq,
             answer,

@@ -16,6 +16,7 @@ use crate::driver::Driver;
 use crate::durable::{become_read_only, flush_done, hold_log, log_write_done, written_through};
 use crate::event::{Effect, Event, FrameNo, IoId, PeerBody, PeerMessage, SlotRef};
 use crate::fleet::Readiness;
+use crate::frames::Cache;
 use crate::frames::PageNo;
 use crate::frames::io::{Purpose, READ_PAUSE, Unread};
 use crate::plant::Plant;
@@ -31,7 +32,7 @@ impl Core {
     pub(crate) fn take_in<'a>(&mut self, event: Event, shared: &'a mut Shared, driver: Driver<'a>) {
         let turn = &mut shared.turn(driver);
         revoke_late(&mut self.shards, turn);
-        self.forget_displaced_leases(turn);
+        self.forget_displaced_leases(turn.sessions);
         turn.waits.wake_all(WaitKey::Turn);
         if self.replay.frames.are_to_keep() {
             self.replay.frames.keep(turn);
@@ -54,7 +55,7 @@ impl Core {
             // The answer to a request that the driver refuses.
             Event::Refuse { from, header } => {
                 if who.is_some() {
-                    Self::reply_error(from, header.seq, Errno::EIO, turn);
+                    Self::reply_error(from, header.seq, Errno::EIO, &mut turn.driver);
                 }
             }
             Event::Peer { from, message } => self.peer(from, message, turn),
@@ -62,7 +63,7 @@ impl Core {
             Event::IoDone { io, result } => self.io_done(io, result, turn),
             Event::HostMeasured { blocks } => {
                 host_measured(blocks, turn);
-                self.counting.host_counted(&self.tasks, blocks, turn);
+                self.counting.host_counted(&self.tasks, blocks, turn.waits);
             }
             Event::Review => is_review = true,
             Event::Tick => {
@@ -75,7 +76,7 @@ impl Core {
         if is_review {
             self.review(turn);
         }
-        self.forget_evicted(turn);
+        self.forget_evicted(turn.cache);
         finish_messages(turn);
         for (ino, is_watched) in turn.sessions.opens.take_watch_changes() {
             turn.driver.memory.watch(ino, is_watched);
@@ -99,7 +100,7 @@ impl Core {
             return None;
         }
         if request.is_some_and(|request| !may_name(from.client, &who, header, request, turn)) {
-            Self::reply_error(from, header.seq, Errno::ESTALE, turn);
+            Self::reply_error(from, header.seq, Errno::ESTALE, &mut turn.driver);
             return None;
         }
         let answer = if turn.plants(Plant::ExecuteTwice) {
@@ -112,7 +113,7 @@ impl Core {
             // the record was made.
             let payload_len = if let Ok(Reply::Read { len }) = answer { len } else { 0 };
             let granted = request.map_or(Capability::NONE, |request| {
-                granted(&mut self.shards, from.client, &who, request, &answer, turn)
+                granted(&mut self.shards, from.client, &who, request, &answer, turn.sessions)
             });
             let (to, seq) = (from, header.seq);
             turn.driver.effects.push(Effect::Reply {
@@ -237,7 +238,7 @@ impl Core {
                 self.loaded(io, (id, block), result, is_intact, turn);
             }
             Purpose::WritePages { pages, lsn } => {
-                self.pages_written(io, pages, result.is_ok(), turn);
+                self.pages_written(io, pages, result.is_ok(), turn.cache);
                 turn.log.commits.placed(lsn, result.is_ok());
                 if result.is_err() {
                     hold_log(turn);
@@ -259,7 +260,7 @@ impl Core {
             Purpose::Probe { frame } => turn.cache.frames.give(frame),
             Purpose::WriteNodes { frames } => {
                 frames.into_iter().for_each(|frame| turn.cache.frames.give(frame));
-                reclaim_retracted(&mut self.shards, turn);
+                reclaim_retracted(&mut self.shards, turn.cache);
             }
         }
         turn.waits.wake_all(WaitKey::Frames);
@@ -271,15 +272,15 @@ impl Core {
         io: IoId,
         pages: Vec<(PageNo, FrameNo, BlockNo)>,
         is_written: bool,
-        turn: &mut Turn<'_>,
+        cache: &mut Cache,
     ) {
         let mut shard = self.shards.get_mut(&pages[0].0.0.shard());
         for page in pages {
             let Some(shard) = &mut shard else {
-                turn.cache.frames.give(page.1);
+                cache.frames.give(page.1);
                 continue;
             };
-            shard.pages.finish_write(page, io, is_written, &mut turn.cache.frames);
+            shard.pages.finish_write(page, io, is_written, &mut cache.frames);
         }
     }
 
@@ -295,10 +296,10 @@ impl Core {
     /// Removes the pages that were evicted from their shards, which the evicting task may not have
     /// reached.
     #[inline]
-    fn forget_evicted(&mut self, turn: &mut Turn<'_>) {
-        while let Some(at) = turn.cache.frames.next_evicted() {
+    fn forget_evicted(&mut self, cache: &mut Cache) {
+        while let Some(at) = cache.frames.next_evicted() {
             if let Some(shard) = self.shards.get_mut(&at.0.shard()) {
-                shard.pages.forget(at, &turn.cache.frames);
+                shard.pages.forget(at, &cache.frames);
             }
         }
     }
@@ -317,7 +318,7 @@ impl Core {
         let errno = match result {
             Ok(()) if is_intact => {
                 turn.cache.io.read(block);
-                return wake_io(io, Ok(()), turn);
+                return wake_io(io, Ok(()), turn.waits);
             }
             Ok(()) => Errno::EIO,
             Err(errno) => errno,
@@ -329,7 +330,7 @@ impl Core {
                 // A request fails, and later ones are placed elsewhere.
                 self.shards.avoid(shard);
             }
-            return wake_io(io, Err(errno), turn);
+            return wake_io(io, Err(errno), turn.waits);
         };
         // A checkpoint may fail.
         let may_fail = matches!(first.work, Work::Fix) && needed.next().is_none();
@@ -344,9 +345,9 @@ impl Core {
             }
             Unread::Damaged => {
                 self.give_up(shard, errno, turn);
-                wake_io(io, Ok(()), turn);
+                wake_io(io, Ok(()), turn.waits);
             }
-            Unread::Dead if may_fail => wake_io(io, Err(errno), turn),
+            Unread::Dead if may_fail => wake_io(io, Err(errno), turn.waits),
             Unread::Dead => {
                 let cell = turn.fleet.volume.id;
                 turn.report(Report::Unreadable { cell, errno });

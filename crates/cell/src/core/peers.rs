@@ -34,7 +34,7 @@ use crate::txn::coordinator::Outcome;
 impl Core {
     /// Another cell requests something of this one.
     pub(super) fn peer_request(&mut self, from: CellId, request: PeerRequest, turn: &mut Turn<'_>) {
-        if self.replay.is_early(from, &request, turn) {
+        if self.replay.is_early(from, &request, turn.log) {
             return;
         }
         let shards = &mut self.shards;
@@ -67,8 +67,8 @@ impl Core {
                 self.participants.receive_commit(shards, from, (txn, changes), turn);
             }
             PeerRequest::Count { ask } => {
-                let count = count(shards, turn);
-                send_reply(from, PeerReply::Counted { ask, count }, turn);
+                let count = count(shards, turn.chunks);
+                send_reply(from, PeerReply::Counted { ask, count }, &mut turn.driver);
             }
             PeerRequest::Clean { ask, is_privileged } => {
                 if is_privileged {
@@ -78,9 +78,11 @@ impl Core {
                 self.cleaner.asked(from, ask);
             }
             PeerRequest::Abort { txn } if txn.cell == from => self.leave(txn, turn),
-            PeerRequest::Abort { .. } => suspect(from, turn),
+            PeerRequest::Abort { .. } => suspect(from, &mut turn.driver),
             PeerRequest::Inquire { number, about } => self.inquired(from, (number, about), turn),
-            PeerRequest::Probe { trial } => send_reply(from, PeerReply::Probed { trial }, turn),
+            PeerRequest::Probe { trial } => {
+                send_reply(from, PeerReply::Probed { trial }, &mut turn.driver)
+            }
         }
     }
 
@@ -97,7 +99,7 @@ impl Core {
             PeerReply::Probed { trial } => return turn.report(Report::Answered { trial }),
             PeerReply::Hardened { lsn, result } => return hardened(from, lsn, result, turn),
             PeerReply::Counted { ask, count } => {
-                return self.counting.counted(&self.tasks, from, ask, count, turn);
+                return self.counting.counted(&self.tasks, from, ask, count, turn.waits);
             }
             PeerReply::Cleaned { ask, chunks } => {
                 return self.cleaner.answered(from, ask, chunks, turn);
@@ -146,7 +148,7 @@ impl Core {
         if turn.fleet.peers.is_lost(cell) {
             return;
         }
-        send_request(cell, PeerRequest::Probe { trial }, turn);
+        send_request(cell, PeerRequest::Probe { trial }, &mut turn.driver);
         turn.report(Report::Asked { trial });
     }
 
@@ -159,7 +161,7 @@ impl Core {
         self.cleaner.peer_joined(cell, turn);
         harden_again(cell, turn);
         if turn.log.image.is_open() {
-            self.coordinator.send_again(cell, turn);
+            self.coordinator.send_again(cell, &mut turn.driver);
             self.coordinator.send_all_said(turn);
         }
         turn.waits.wake_all(WaitKey::Joined(cell));
@@ -188,7 +190,7 @@ impl Core {
 
     /// Sends the decisions of this cell, and waits for those of the others.
     pub(super) fn exchange_decisions(&mut self, turn: &mut Turn<'_>) {
-        let decided = self.replay.begin_exchange(turn);
+        let decided = self.replay.begin_exchange(turn.sessions);
         turn.fleet.peers.send_decisions_to_all();
         self.coordinator.resume(&mut self.shards, decided, turn);
         for owed in self.replay.take_owed() {

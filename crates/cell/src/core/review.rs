@@ -10,11 +10,13 @@ use warren_proto::{Asked, PeerReply, PeerRequest};
 
 use crate::core::Core;
 use crate::durable::harden_again;
+use crate::log::OpLog;
 use crate::overdue::Inquiry;
 use crate::run::task::Task;
 use crate::run::wait::{TaskId, WaitKey};
 use crate::run::work::Work;
 use crate::send::{send_reply, send_request};
+use crate::session::Sessions;
 use crate::supply::pool::poll_pool;
 use crate::turn::{Shared, Turn};
 
@@ -43,7 +45,7 @@ impl Core {
         }
         let asked = self.asked(turn);
         for Inquiry { to, number, about, is_silent } in self.overdue.review(asked) {
-            send_request(to, PeerRequest::Inquire { number, about }, turn);
+            send_request(to, PeerRequest::Inquire { number, about }, &mut turn.driver);
             if is_silent {
                 turn.report(Report::Silent { cell: to });
             }
@@ -104,19 +106,19 @@ impl Core {
                 // Its abort may be under way still, and does no harm if it comes twice.
                 Asked::Decision { txn } => {
                     if !self.coordinator.knows(txn) {
-                        send_request(from, PeerRequest::Abort { txn }, turn);
+                        send_request(from, PeerRequest::Abort { txn }, &mut turn.driver);
                     }
                 }
-                what if self.will_answer(from, &what, turn) => {}
+                what if self.will_answer(from, &what, turn.log) => {}
                 what => missing.push(what),
             }
         }
         poll_pool(&mut self.shards, turn);
-        send_reply(from, PeerReply::Unknown { number, missing }, turn);
+        send_reply(from, PeerReply::Unknown { number, missing }, &mut turn.driver);
     }
 
     /// Whether this cell works on what the other one waits for.
-    fn will_answer(&self, to: CellId, what: &Asked, turn: &Turn<'_>) -> bool {
+    fn will_answer(&self, to: CellId, what: &Asked, log: &OpLog) -> bool {
         match what {
             Asked::Txn { txn, .. } => {
                 self.participants.is_locking(*txn)
@@ -128,7 +130,7 @@ impl Core {
                 matches!(work, Work::Commit { txn: of, .. } | Work::Again { txn: of, .. } if of == txn)
             }),
             Asked::Clean { ask } => self.cleaner.will_answer(to, *ask),
-            Asked::Harden { .. } => turn.log.depends.will_answer(to),
+            Asked::Harden { .. } => log.depends.will_answer(to),
             // These are answered at once.
             Asked::Count { .. }
             | Asked::Decision { .. }
@@ -161,7 +163,7 @@ impl Core {
         for what in lost {
             match what {
                 Asked::Txn { txn, .. } => self.begin_again(txn, turn),
-                Asked::Commit { txn } => self.coordinator.repeat_commit(txn, at, turn),
+                Asked::Commit { txn } => self.coordinator.repeat_commit(txn, at, &mut turn.driver),
                 Asked::Count { .. } => self.counting.ask_again(at, turn),
                 Asked::Clean { .. } => self.cleaner.ask_again(at, turn),
                 Asked::Harden { .. } => harden_again(at, turn),
@@ -188,18 +190,18 @@ impl Core {
         let lost = self
             .tasks
             .all()
-            .filter(|(id, task)| !live.contains(id) && !self.is_awaited(*id, task, turn));
+            .filter(|(id, task)| !live.contains(id) && !self.is_awaited(*id, task, turn.sessions));
         lost.map(|(id, _)| id).collect()
     }
 
     /// Whether the task waits for another cell, or for a file lock of another client.
-    fn is_awaited(&self, id: TaskId, task: &Task, turn: &Turn<'_>) -> bool {
+    fn is_awaited(&self, id: TaskId, task: &Task, sessions: &Sessions) -> bool {
         let asks = |txn: TxnId| self.coordinator.task_of(txn) == Some(id);
         let txn = task.state.txn.as_ref().filter(|txn| txn.awaited_cell().is_some());
         txn.is_some_and(|txn| asks(txn.id))
             || (task.state.decided.is_some() && self.coordinator.answers(id))
             || self.counting.waits(id)
-            || turn.sessions.lock_index.file_of(id).is_some()
+            || sessions.lock_index.file_of(id).is_some()
     }
 }
 

@@ -13,6 +13,8 @@ use crate::checkpoint::writeback::write_back;
 use crate::core::Core;
 use crate::durable::advance_log;
 use crate::event::{Effect, SlotRef};
+use crate::fleet::Fleet;
+use crate::frames::Cache;
 use crate::give_up::{give_up, refuses};
 use crate::inode::grant::grant_beside;
 use crate::inode::lock::{grant_more_file_locks, lock_file};
@@ -26,6 +28,7 @@ use crate::recall::send_recalls;
 use crate::run::answer::{Finished, done};
 use crate::run::state::{Decided, TaskState};
 use crate::run::task::Task;
+use crate::run::wait::Waits;
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
 use crate::run::work::Work;
 use crate::save::save;
@@ -37,7 +40,7 @@ use crate::txn::participant::{Participants, Prepare};
 impl Core {
     pub(super) fn run_ready(&mut self, turn: &mut Turn<'_>) {
         loop {
-            while let Some((id, task)) = self.next_ready(turn) {
+            while let Some((id, task)) = self.next_ready(turn.waits) {
                 self.run(id, task, turn);
             }
             // By now, tasks that an acknowledgement woke have requested the recalls that they still
@@ -62,15 +65,15 @@ impl Core {
     }
 
     /// The next task to run, taken out.
-    pub(super) fn next_ready(&mut self, turn: &mut Turn<'_>) -> Option<(TaskId, Task)> {
+    pub(super) fn next_ready(&mut self, waits: &mut Waits) -> Option<(TaskId, Task)> {
         loop {
-            for (id, work) in turn.waits.take_started() {
+            for (id, work) in waits.take_started() {
                 self.tasks.park(id, Task::new(work));
             }
-            let id = turn.waits.next_ready()?;
+            let id = waits.next_ready()?;
             match self.tasks.remove(id) {
                 Some(task) => return Some((id, task)),
-                None => drop(turn.waits.take_signals(id)),
+                None => drop(waits.take_signals(id)),
             }
         }
     }
@@ -93,7 +96,7 @@ impl Core {
     /// Runs a task. Returns whether it is finished. If not, the event that it waits for wakes it.
     fn run_task(&mut self, id: TaskId, task: &mut Task, turn: &mut Turn<'_>) -> bool {
         if !task.state.pinned.is_empty() {
-            self.unpin(task, turn);
+            self.unpin(task, turn.cache);
             turn.waits.wake_all(WaitKey::Frames);
         }
         if task.state.txn.as_ref().is_some_and(|txn| txn.awaited_cell().is_some()) {
@@ -166,10 +169,10 @@ impl Core {
     }
 
     /// Ends the pins of a task. Pages of a shard that was given up are gone.
-    pub(super) fn unpin(&mut self, task: &mut Task, turn: &mut Turn<'_>) {
+    pub(super) fn unpin(&mut self, task: &mut Task, cache: &mut Cache) {
         for at in task.state.pinned.drain(..) {
             if let Some(shard) = self.shards.get_mut(&at.0.shard()) {
-                shard.pages.unpin(at, &mut turn.cache.frames);
+                shard.pages.unpin(at, &mut cache.frames);
             }
         }
     }
@@ -231,7 +234,7 @@ impl Core {
         turn: &mut Turn<'_>,
     ) -> Result<Finished, Stop> {
         if let Work::Request { request, .. } = &task.work
-            && let Some(answer) = self.misdirected(request, turn)
+            && let Some(answer) = self.misdirected(request, turn.fleet)
         {
             return Ok(Some((answer, 0)));
         }
@@ -247,7 +250,7 @@ impl Core {
             }
         }
         task.state.holds_locks = task.holds_locks();
-        task.state.is_privileged = is_privileged(&task.work, turn);
+        task.state.is_privileged = is_privileged(&task.work, turn.fleet);
         let may_wait = match &task.work {
             // The log has room for the record of a lock that was granted.
             Work::Request { request: Request::Lock { .. }, .. } if task.state.granted => false,
@@ -279,7 +282,8 @@ impl Core {
                 self.participants.prepare(shards, prepare, (id, state), turn).map(|()| None)
             }
             Work::Peek { from, txn, ino } => {
-                Participants::answer_peek(&self.shards, (*from, *txn, *ino), turn).map(|()| None)
+                Participants::answer_peek(&self.shards, (*from, *txn, *ino), &mut turn.driver)
+                    .map(|()| None)
             }
             Work::Commit { from, txn, changes } => {
                 let (shards, state) = (&mut self.shards, &mut task.state);
@@ -330,16 +334,16 @@ impl Core {
     /// The answer to a request that is not executed here, of any kind: its shard is not this
     /// cell's, or it names an inode that cannot exist. Inode numbers come from the client without
     /// any check.
-    pub(super) fn misdirected(&self, request: &Request, turn: &Turn<'_>) -> Option<Answer> {
+    pub(super) fn misdirected(&self, request: &Request, fleet: &Fleet) -> Option<Answer> {
         let is_nowhere =
-            |ino: Ino| ino.sequence() == 0 || turn.fleet.volume.owner(ino.shard()).is_none();
+            |ino: Ino| ino.sequence() == 0 || fleet.volume.owner(ino.shard()).is_none();
         if request.inode().is_some_and(|ino| ino.sequence() == 0)
             || request.other_inode().is_some_and(is_nowhere)
         {
             return Some(Err(Errno::ESTALE));
         }
         let elsewhere = request.shard().is_some_and(|shard| !self.shards.contains_key(&shard));
-        if elsewhere { Some(Ok(Reply::Moved(turn.fleet.volume.map_version))) } else { None }
+        if elsewhere { Some(Ok(Reply::Moved(fleet.volume.map_version))) } else { None }
     }
 
     fn run_request(
@@ -363,7 +367,7 @@ impl Core {
         }
         match request {
             Request::Null => done(Reply::Done),
-            Request::Sync => sync(state, turn),
+            Request::Sync => sync(state, turn.fleet),
             Request::StatFs => {
                 done(Reply::StatFs(self.counting.stat_fs(&self.shards, (id, who.uid), turn)?))
             }
@@ -407,14 +411,14 @@ impl Core {
         let Some((answer, _)) = answer else { return };
         match (&task.work, &answer) {
             (Work::Prepare { from, txn, .. }, Err(errno)) => {
-                self.participants.refuse(*from, *txn, *errno, turn)
+                self.participants.refuse(*from, *txn, *errno, &mut turn.driver)
             }
             (Work::Peek { from, txn, .. }, Err(errno)) => {
                 let refused = warren_proto::PeerReply::Refused { txn: *txn, errno: *errno };
-                send_reply(*from, refused, turn);
+                send_reply(*from, refused, &mut turn.driver);
             }
             (Work::Clean { shard }, Err(_)) => {
-                self.cleaner.cannot_clean(*shard, self.shards.get_mut(shard), turn);
+                self.cleaner.cannot_clean(*shard, self.shards.get_mut(shard), turn.cache);
             }
             (Work::Fix, Err(errno)) => Checkpoint::fix_failed(*errno, turn),
             (Work::Save, Err(_)) => turn.report_stopped(),
@@ -423,7 +427,7 @@ impl Core {
                 self.shard_opened(turn);
             }
             (Work::Replay, Err(errno)) => turn.log_is_broken(*errno),
-            (Work::Commit { from, .. }, Err(Errno::EPROTO)) => suspect(*from, turn),
+            (Work::Commit { from, .. }, Err(Errno::EPROTO)) => suspect(*from, &mut turn.driver),
             _ => {}
         }
     }
@@ -437,7 +441,7 @@ impl Core {
         turn: &mut Turn<'_>,
     ) {
         let Some((answered, _)) = answer else { return };
-        let granted = granted(&mut self.shards, to.client, who, request, answered, turn);
+        let granted = granted(&mut self.shards, to.client, who, request, answered, turn.sessions);
         let changed =
             grant_beside(&mut self.shards, (request, reads_kept), answered, to.client, turn);
         if let Some((answer, payload_len)) = answer.take() {
@@ -495,7 +499,7 @@ impl Core {
     fn give_up_refusing(&mut self, work: &Work, errno: Errno, turn: &mut Turn<'_>) {
         let (Work::Commit { changes, .. } | Work::Again { changes, .. }) = work else { return };
         let served = || changes.iter().map(Change::shard).find(|id| self.shards.serves(*id));
-        let refusing = refuses(&self.shards, changes, turn);
+        let refusing = refuses(&self.shards, changes, turn.fleet);
         if let Some((shard, errno)) = refusing.or_else(|| served().map(|shard| (shard, errno))) {
             self.give_up(shard, errno, turn);
         }
@@ -557,9 +561,9 @@ impl Core {
 
 /// Whether the work may take the space that is kept for root: that of privileged users, and the
 /// cell's own.
-fn is_privileged(work: &Work, turn: &Turn<'_>) -> bool {
+fn is_privileged(work: &Work, fleet: &Fleet) -> bool {
     match work {
-        Work::Request { who, .. } => turn.fleet.volume.is_privileged(who.uid),
+        Work::Request { who, .. } => fleet.volume.is_privileged(who.uid),
         Work::Prepare { is_privileged, .. } => *is_privileged,
         _ => true,
     }

@@ -15,6 +15,7 @@ use crate::budget::{ALLOCATE_BATCH, Need, blocks_of_pages};
 use crate::cache::range::bring_cut_pages;
 use crate::change::attributes::ready_to_change;
 use crate::change::capability;
+use crate::chunks::free::Chunks;
 use crate::data::cover::cover_now;
 use crate::data::truncate::need_to_cut;
 use crate::permission;
@@ -54,7 +55,7 @@ pub(crate) fn fallocate(
         return Err(Errno::EPERM.into());
     }
     let loss = capability::loss(shard, ino)?;
-    let need = need_of(shard, handle, change, turn)?.with(loss);
+    let need = need_of(shard, handle, change, turn.chunks)?.with(loss);
     let mut room = ready_to_change(shard, ino, need, state, turn)?;
     let change = next_part(change, state.range_done);
     if change.kind != RangeKind::Allocate {
@@ -66,7 +67,7 @@ pub(crate) fn fallocate(
         cover_now(shard, ino, turn)?;
     }
     if change.kind != RangeKind::Allocate {
-        bring_cut_pages(shard, ino, &change, turn)?;
+        bring_cut_pages(shard, ino, &change, turn.cache)?;
     }
     shard.fetch_extents(ino, first, last)?;
     shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
@@ -94,7 +95,7 @@ fn need_of(
     shard: &Shard,
     handle: Handle,
     change: &RangeChange,
-    turn: &Turn<'_>,
+    chunks: &Chunks,
 ) -> Result<Need, Stop> {
     let budget = shard.budget();
     if change.kind == RangeKind::PunchHole {
@@ -111,7 +112,7 @@ fn need_of(
         // The old blocks become free with a checkpoint.
         blocks += shard.placed_blocks(handle.ino, first, last)?;
     }
-    if blocks > turn.chunks.total_blocks() {
+    if blocks > chunks.total_blocks() {
         return Err(Errno::ENOSPC.into());
     }
     Ok(budget.allocate(blocks, holes.len() as u64))

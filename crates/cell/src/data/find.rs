@@ -12,6 +12,7 @@ use crate::recall::recall_pages;
 use crate::run::answer::{Finished, done};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
+use crate::session::Sessions;
 use crate::shard::Shard;
 use crate::turn::Turn;
 
@@ -37,7 +38,7 @@ pub(crate) fn find_data(
     }
     let found = if hole { next_hole(shard, ino, offset)? } else { next_data(shard, ino, offset)? };
     let depends_on_hole = if hole { found < size } else { found > offset };
-    if depends_on_hole && may_be_mapped(shard, ino, turn) {
+    if depends_on_hole && may_be_mapped(shard, ino, turn.sessions) {
         recall_pages(shard, ino, None, false, turn)?;
     }
     match found {
@@ -49,11 +50,10 @@ pub(crate) fn find_data(
 
 /// Whether programs of a front may have stored in mapped pages of the file: it has the file open
 /// for writing.
-fn may_be_mapped(shard: &Shard, ino: Ino, turn: &Turn<'_>) -> bool {
+fn may_be_mapped(shard: &Shard, ino: Ino, sessions: &Sessions) -> bool {
     let mut clients = shard.opens.clients_of(ino).into_iter();
     clients.any(|client| {
-        turn.sessions.clients.may_map(client)
-            && shard.opens.has_open(ino, client, AccessMode::WRITE)
+        sessions.clients.may_map(client) && shard.opens.has_open(ino, client, AccessMode::WRITE)
     })
 }
 

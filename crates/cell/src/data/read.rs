@@ -89,7 +89,8 @@ pub(crate) fn data_at_hand(
     }
     let rules = turn.sessions.clients.rules(to.client);
     if is_atime_due(rules, atime, [mtime, ctime], turn.driver.now.wall)
-        || !are_at_hand(shard, ino, pages_of(0, size), turn) && !turn.plants(Plant::OpenDataMissing)
+        || !are_at_hand(shard, ino, pages_of(0, size), turn.cache)
+            && !turn.plants(Plant::OpenDataMissing)
     {
         return 0;
     }

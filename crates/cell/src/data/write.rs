@@ -161,10 +161,10 @@ fn plan_write(
     let room = reserve(shard, need.with(loss), state, turn)?;
     if turn.cache.frames.dirty_pages() as u64 + count > u64::from(turn.cache.frames.count()) * 3 / 4
     {
-        return wait_for_frames(count, turn);
+        return wait_for_frames(count, turn.cache);
     }
     if !take_frames(shard, ino, &mut plan, turn) {
-        return wait_for_frames(count, turn);
+        return wait_for_frames(count, turn.cache);
     }
     Ok((plan, room))
 }

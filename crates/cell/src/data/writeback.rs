@@ -7,6 +7,7 @@ use crate::apply::{cover_of, step};
 use crate::budget::WRITE_BACK_BATCH;
 use crate::cache::transfer::write_pages;
 use crate::event::FrameNo;
+use crate::frames::Cache;
 use crate::frames::PageNo;
 use crate::plant::Plant;
 use crate::run::wait::{Stop, Wait};
@@ -18,8 +19,8 @@ use crate::turn::Turn;
 /// a cell that placed them all at once would answer no request meanwhile, and would not beat. An
 /// event makes fewer pages dirty than this: the largest request has a fourth of the smallest cache,
 /// and a write that may fail has no more. So the pages are placed faster than they come.
-pub(crate) fn pages_a_turn(turn: &Turn<'_>) -> usize {
-    (turn.cache.frames.count() as usize / 3).clamp(1, WRITE_BACK_BATCH)
+pub(crate) fn pages_a_turn(cache: &Cache) -> usize {
+    (cache.frames.count() as usize / 3).clamp(1, WRITE_BACK_BATCH)
 }
 
 /// Gives places to all dirty pages of one file. Those of one record all count after a power
@@ -27,7 +28,7 @@ pub(crate) fn pages_a_turn(turn: &Turn<'_>) -> usize {
 /// next turn: it must not have made a step that rests on the places, or on what it has read.
 pub(crate) fn place_pages_of(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let dirty = |shard: &Shard| shard.pages.dirty_from((ino, 0)).next().filter(|at| at.0 == ino);
-    let left = turn.cache.frames.dirty_pages().saturating_sub(pages_a_turn(turn));
+    let left = turn.cache.frames.dirty_pages().saturating_sub(pages_a_turn(turn.cache));
     let mut placed = Ok(());
     while turn.log.record.takes_another_step()
         && placed.is_ok()

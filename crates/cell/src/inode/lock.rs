@@ -12,6 +12,7 @@ use crate::recall::drop_old_pages;
 use crate::run::answer::{Finished, done};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, TaskId, Wait};
+use crate::session::Sessions;
 use crate::shard::Shard;
 use crate::shard::filelock::LockOutcome;
 use crate::shard::filelock::deadlock::would_deadlock;
@@ -60,11 +61,12 @@ pub(crate) fn lock_file(
         return Err(Errno::ENOLCK.into());
     }
     let gives_up = shard.file_locks.gives_up(ino, client, spec);
-    let outcome = match lock_or_wait(shards, ino, (client, uid), spec, wait.then_some(id), turn) {
-        Ok(outcome) => Ok(outcome),
-        Err(Stop::Fail(errno)) => Err(errno),
-        Err(stop) => return Err(stop),
-    };
+    let outcome =
+        match lock_or_wait(shards, ino, (client, uid), spec, wait.then_some(id), turn.sessions) {
+            Ok(outcome) => Ok(outcome),
+            Err(Stop::Fail(errno)) => Err(errno),
+            Err(stop) => return Err(stop),
+        };
     match outcome {
         Ok(LockOutcome::Granted) => turn.note(&Step::Locked { ino, client, spec, uid }),
         Ok(LockOutcome::Blocked) | Err(Errno::EAGAIN) if gives_up => {
@@ -98,10 +100,10 @@ fn lock_or_wait(
     who: (ClientId, u32),
     spec: LockSpec,
     wait: Option<TaskId>,
-    turn: &mut Turn<'_>,
+    sessions: &mut Sessions,
 ) -> Result<LockOutcome, Stop> {
     let locks = &mut shards.own(ino.shard()).file_locks;
-    if locks.lock(ino, who, spec, &mut turn.sessions.lock_index)? == LockOutcome::Granted {
+    if locks.lock(ino, who, spec, &mut sessions.lock_index)? == LockOutcome::Granted {
         return Ok(LockOutcome::Granted);
     }
     let id = wait.ok_or(Errno::EAGAIN)?;
@@ -110,12 +112,12 @@ fn lock_or_wait(
             let shard = shards.local(ino.shard())?;
             Ok::<_, Stop>(shard.map(|shard| &shard.file_locks))
         };
-        if would_deadlock((ino, who.0, spec), &turn.sessions.lock_index, locks_of)? {
+        if would_deadlock((ino, who.0, spec), &sessions.lock_index, locks_of)? {
             return Err(Errno::EDEADLK.into());
         }
     }
     let locks = &mut shards.own(ino.shard()).file_locks;
-    locks.wait(ino, id, who, spec, &mut turn.sessions.lock_index);
+    locks.wait(ino, id, who, spec, &mut sessions.lock_index);
     Ok(LockOutcome::Blocked)
 }
 
@@ -166,9 +168,9 @@ pub(crate) fn grant_more_file_locks(shards: &mut Shards, turn: &mut Turn<'_>) {
 }
 
 /// The task stops waiting for a file lock, if it did.
-pub(crate) fn cancel_lock(id: TaskId, shards: &mut Shards, turn: &mut Turn<'_>) {
-    if let Some(ino) = turn.sessions.lock_index.file_of(id) {
-        shards.own(ino.shard()).file_locks.cancel(id, &mut turn.sessions.lock_index);
+pub(crate) fn cancel_lock(id: TaskId, shards: &mut Shards, sessions: &mut Sessions) {
+    if let Some(ino) = sessions.lock_index.file_of(id) {
+        shards.own(ino.shard()).file_locks.cancel(id, &mut sessions.lock_index);
     }
 }
 

@@ -20,6 +20,7 @@ use crate::run::answer::{Finished, done};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
 use crate::run::work::Work;
+use crate::session::Sessions;
 use crate::shard::Shard;
 use crate::turn::Turn;
 
@@ -66,7 +67,7 @@ pub(crate) fn ready_to_open(
     if !access.contains(AccessMode::TRUNCATE) {
         return Ok(Reservation::none());
     }
-    if access.contains(AccessMode::SOLE) && is_appended(shard, ino, turn) {
+    if access.contains(AccessMode::SOLE) && is_appended(shard, ino, turn.sessions) {
         // The kernel of that front appends where it believes the end. It has to empty the file.
         return Err(Errno::EBUSY.into());
     }
@@ -182,11 +183,11 @@ fn exclude_copies(
         }
         return false;
     }
-    if turn.plants(Plant::KeepBesideMapping) || !is_mapped(shard, ino, access, turn) {
+    if turn.plants(Plant::KeepBesideMapping) || !is_mapped(shard, ino, access, turn.sessions) {
         return false;
     }
     close_idle(shard, ino, turn);
-    is_mapped(shard, ino, access, turn)
+    is_mapped(shard, ino, access, turn.sessions)
 }
 
 /// Whether the client has the inode open, and one of it and an open with this access may write. An
@@ -198,20 +199,18 @@ fn conflicts(shard: &Shard, ino: Ino, client: ClientId, access: AccessMode) -> b
 }
 
 /// Whether a front has the inode open to append.
-fn is_appended(shard: &Shard, ino: Ino, turn: &Turn<'_>) -> bool {
+fn is_appended(shard: &Shard, ino: Ino, sessions: &Sessions) -> bool {
     let mut clients = shard.opens.clients_of(ino).into_iter();
     clients.any(|client| {
-        turn.sessions.clients.acknowledges(client)
+        sessions.clients.acknowledges(client)
             && shard.opens.has_open(ino, client, AccessMode::APPEND)
     })
 }
 
 /// Whether a front has the inode open in conflict with this access.
-fn is_mapped(shard: &Shard, ino: Ino, access: AccessMode, turn: &Turn<'_>) -> bool {
+fn is_mapped(shard: &Shard, ino: Ino, access: AccessMode, sessions: &Sessions) -> bool {
     let mut clients = shard.opens.clients_of(ino).into_iter();
-    clients.any(|client| {
-        turn.sessions.clients.may_map(client) && conflicts(shard, ino, client, access)
-    })
+    clients.any(|client| sessions.clients.may_map(client) && conflicts(shard, ino, client, access))
 }
 
 /// EBUSY if the request changes data through a handle of a client that wanted the file for itself
@@ -222,7 +221,7 @@ pub(crate) fn check_sole(
     shard: &Shard,
     request: &Request,
     client: ClientId,
-    turn: &Turn<'_>,
+    sessions: &Sessions,
 ) -> Result<(), Errno> {
     let handle = match *request {
         Request::Write { handle, .. }
@@ -238,7 +237,7 @@ pub(crate) fn check_sole(
     }
     let is_sole = shard.opens.get(handle, client)?.access.contains(AccessMode::SOLE);
     let key = LeaseKey::Opens(handle.ino);
-    if is_sole && !shard.leases.holds_word(&key, client, &turn.sessions.leases) {
+    if is_sole && !shard.leases.holds_word(&key, client, &sessions.leases) {
         return Err(Errno::EBUSY);
     }
     Ok(())

@@ -5,6 +5,7 @@ use warren_proto::{AccessMode, Reply};
 
 use crate::data::cover::cover_file;
 use crate::durable::harden;
+use crate::fleet::Fleet;
 use crate::plant::Plant;
 use crate::recall::recall_inherited_pages;
 use crate::run::answer::{Finished, done};
@@ -15,9 +16,9 @@ use crate::turn::Turn;
 
 /// Waits for a checkpoint, which makes all cells durable. EIO while a cell is taken out: what was
 /// not synced there is in its frames alone.
-pub(crate) fn sync(state: &mut TaskState, turn: &Turn<'_>) -> Result<Finished, Stop> {
+pub(crate) fn sync(state: &mut TaskState, fleet: &Fleet) -> Result<Finished, Stop> {
     await_checkpoint(state)?;
-    if turn.fleet.checkpoints.is_whole { done(Reply::Done) } else { Err(Errno::EIO.into()) }
+    if fleet.checkpoints.is_whole { done(Reply::Done) } else { Err(Errno::EIO.into()) }
 }
 
 fn await_checkpoint(state: &mut TaskState) -> Result<(), Stop> {

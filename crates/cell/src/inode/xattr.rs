@@ -11,6 +11,7 @@ use warren_proto::{
 use crate::apply::step;
 use crate::budget::{Growth, Reservation};
 use crate::change::attributes::ready_to_change;
+use crate::driver::Driver;
 use crate::event::SlotRef;
 use crate::permission;
 use crate::permission::{READ, STICKY, WRITE};
@@ -43,13 +44,13 @@ pub(crate) fn get_xattr(
 pub(crate) fn sent_value(
     body: &[u8],
     (from, payload): (SlotRef, usize),
-    turn: &mut Turn<'_>,
+    driver: &mut Driver<'_>,
 ) -> Result<Box<[u8]>, Errno> {
     match payload {
         0 => Ok(body.into()),
         1..=XATTR_VALUE_MAX => {
             let mut value = vec![0; payload];
-            turn.driver.memory.read_payload(from, &mut value);
+            driver.memory.read_payload(from, &mut value);
             Ok(value.into())
         }
         _ => Err(Errno::E2BIG),

@@ -22,6 +22,7 @@ use crate::plant::Plant;
 use crate::run::answer::Finished;
 use crate::run::state::TaskState;
 use crate::run::txn::Txn;
+use crate::run::wait::Waits;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
 use crate::shards::Shards;
@@ -249,7 +250,7 @@ fn answer(
             }
             let leads = (attr.ino, attr.kind);
             if attr.nlink == 0 && !found {
-                return Ok(nameless(leads, opened, turn));
+                return Ok(nameless(leads, opened, turn.waits));
             }
             let entry = entry(shards, leased, leads, Some(attr), client, turn);
             Ok(Reply::Created { entry, opened: opened.map(Box::new) })
@@ -258,9 +259,9 @@ fn answer(
 }
 
 /// The answer for a new file without a name. It ends if it could not be opened.
-fn nameless((ino, kind): (Ino, FileKind), opened: Option<Opened>, turn: &mut Turn<'_>) -> Reply {
+fn nameless((ino, kind): (Ino, FileKind), opened: Option<Opened>, waits: &mut Waits) -> Reply {
     if opened.is_none() {
-        turn.waits.start(Work::Reap { ino });
+        waits.start(Work::Reap { ino });
     }
     let entry = Entry { ino, kind, lease: None, attr: None };
     Reply::Created { entry, opened: opened.map(Box::new) }

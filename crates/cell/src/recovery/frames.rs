@@ -12,6 +12,7 @@ use warren_proto::{RangeChange, RangeCopy, Step};
 use crate::cache::transfer::write_pages;
 use crate::data::writeback::pages_a_turn;
 use crate::event::FrameNo;
+use crate::frames::Cache;
 use crate::frames::{PageNo, Placed};
 use crate::plant::Plant;
 use crate::recovery::discard::Discards;
@@ -96,7 +97,7 @@ impl InheritedFrames {
     /// that are missing. Nothing is replayed before, because the log says what else is known of the
     /// damaged pages.
     pub(super) fn check(&mut self, turn: &mut Turn<'_>) -> Result<(), Stop> {
-        let mut left = pages_a_turn(turn);
+        let mut left = pages_a_turn(turn.cache);
         while self.checked < turn.cache.frames.count() {
             let frame = FrameNo(self.checked);
             if let Some(entry) = turn.cache.table.read(frame, turn.driver.memory) {
@@ -186,7 +187,7 @@ impl InheritedFrames {
             let dropped = self.discards.dropped();
             taking.kept.retain(|(at, _)| !dropped.contains(at));
         }
-        if let Err(wait) = found.and_then(|()| take_pages(shards, &mut taking, turn)) {
+        if let Err(wait) = found.and_then(|()| take_pages(shards, &mut taking, turn.cache)) {
             self.taking = Some(taking);
             return Err(wait);
         }
@@ -242,7 +243,7 @@ impl InheritedFrames {
         taking: &mut Taking,
         turn: &Turn<'_>,
     ) -> Result<(), Stop> {
-        let end = taking.looked_at + pages_a_turn(turn);
+        let end = taking.looked_at + pages_a_turn(turn.cache);
         while let Some((at, frame)) = taking.kept.get(taking.looked_at) {
             if taking.looked_at == end {
                 return Err(Stop::Wait(Wait::Turn));
@@ -283,15 +284,15 @@ impl InheritedFrames {
 }
 
 /// Puts the pages that count into the cache.
-fn take_pages(shards: &mut Shards, taking: &mut Taking, turn: &mut Turn<'_>) -> Result<(), Stop> {
-    let end = taking.taken + pages_a_turn(turn);
+fn take_pages(shards: &mut Shards, taking: &mut Taking, cache: &mut Cache) -> Result<(), Stop> {
+    let end = taking.taken + pages_a_turn(cache);
     while let Some(&(at, frame)) = taking.kept.get(taking.taken) {
         if taking.taken == end {
             return Err(Stop::Wait(Wait::Turn));
         }
         match shards.get_mut(&at.0.shard()) {
             Some(shard) => {
-                shard.pages.insert(at, frame, PageState::Dirty, &mut turn.cache.frames);
+                shard.pages.insert(at, frame, PageState::Dirty, &mut cache.frames);
                 shard.behind.insert(at.0);
             }
             None => taking.spare.push(frame),

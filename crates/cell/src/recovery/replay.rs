@@ -31,9 +31,12 @@ use warren_proto::{Asked, Cause, Change, PeerRequest, Step};
 
 use crate::apply::{Mode, apply, make_again};
 use crate::caretaker::Held;
+use crate::chunks::free::Chunks;
 use crate::config::{LogConfig, Recovery};
 use crate::event::{Effect, SlotRef};
+use crate::fleet::Fleet;
 use crate::give_up::give_up;
+use crate::log::OpLog;
 use crate::log::record::parse;
 use crate::recovery::early::Early;
 use crate::recovery::frames::{InheritedFrames, clear_unmade};
@@ -41,6 +44,7 @@ use crate::recovery::kept::KeptReplay;
 use crate::recovery::scan::Scan;
 use crate::run::wait::{Stop, Wait};
 use crate::run::work::Work;
+use crate::session::Sessions;
 use crate::shards::Shards;
 use crate::turn::Turn;
 use crate::txn::participant::Participants;
@@ -222,7 +226,7 @@ impl Replay {
                     return self.finish(shards, turn);
                 };
                 let (steps, cause) = parse(&record).ok_or(Errno::EIO)?;
-                self.check_cause(&cause, turn)?;
+                self.check_cause(&cause, turn.fleet)?;
                 self.record = Some((record, steps, cause));
                 self.made = 0;
             }
@@ -232,10 +236,10 @@ impl Replay {
     }
 
     /// Checks that the other cells' changes of a transaction lie at other cells.
-    fn check_cause(&self, cause: &Cause, turn: &mut Turn<'_>) -> Result<(), Stop> {
+    fn check_cause(&self, cause: &Cause, fleet: &mut Fleet) -> Result<(), Stop> {
         let Cause::Decided { others, .. } = cause else { return Ok(()) };
         let is_theirs = |change: &Change| {
-            turn.fleet.volume.owner(change.shard()).is_some_and(|it| it != turn.fleet.volume.id)
+            fleet.volume.owner(change.shard()).is_some_and(|it| it != fleet.volume.id)
         };
         if others.iter().all(is_theirs) { Ok(()) } else { Err(Errno::EIO.into()) }
     }
@@ -310,12 +314,12 @@ impl Replay {
         for step in &mut steps[self.made..] {
             let before = self.frames.places_before(step, shards)?;
             match (step.shard(), &step) {
-                (Some(id), _) if shards.is_given_up(id) => pass_over(shards, id, step, turn),
+                (Some(id), _) if shards.is_given_up(id) => pass_over(shards, id, step, turn.chunks),
                 (Some(id), _) => match replay_step(shards, id, step, mode, turn) {
                     // The rest of the record is of other shards, and may be made.
                     Err(Stop::Fail(errno)) if shards.serves(id) => {
                         give_up(shards, id, errno, turn);
-                        pass_over(shards, id, step, turn);
+                        pass_over(shards, id, step, turn.chunks);
                     }
                     made => made?,
                 },
@@ -405,11 +409,14 @@ impl Replay {
 
     /// Begins to exchange decisions with the other cells. Returns the decisions of a predecessor
     /// that some cells may not have made.
-    pub(crate) fn begin_exchange(&mut self, turn: &mut Turn<'_>) -> BTreeMap<TxnId, Vec<Change>> {
+    pub(crate) fn begin_exchange(
+        &mut self,
+        sessions: &mut Sessions,
+    ) -> BTreeMap<TxnId, Vec<Change>> {
         self.phase = Phase::Exchanging;
         let mut decided = BTreeMap::new();
         for (txn, (from, others)) in std::mem::take(&mut self.decided) {
-            turn.sessions.answers.waited_until(from, self.at);
+            sessions.answers.waited_until(from, self.at);
             decided.insert(txn, others);
         }
         decided
@@ -463,17 +470,12 @@ impl Replay {
 
     /// Whether a message has to wait. If so, it is kept: a message of recovery until the log is
     /// replayed, others until the recovery is over.
-    pub(crate) fn is_early(
-        &mut self,
-        from: CellId,
-        request: &PeerRequest,
-        turn: &Turn<'_>,
-    ) -> bool {
+    pub(crate) fn is_early(&mut self, from: CellId, request: &PeerRequest, log: &OpLog) -> bool {
         let is_early = match request {
             PeerRequest::Probe { .. } | PeerRequest::Inquire { .. } => false,
             PeerRequest::Again { .. }
             | PeerRequest::AllSaid { .. }
-            | PeerRequest::Harden { .. } => !turn.log.image.is_open(),
+            | PeerRequest::Harden { .. } => !log.image.is_open(),
             _ => !self.is_done(),
         };
         if is_early {
@@ -506,9 +508,9 @@ fn replay_step(
 
 /// Skips a step of a shard that was given up. But a chunk that it claims stays the shard's, because
 /// data may lie there that its kept log records name.
-fn pass_over(shards: &mut Shards, id: ShardId, step: &Step, turn: &Turn<'_>) {
+fn pass_over(shards: &mut Shards, id: ShardId, step: &Step, chunks: &Chunks) {
     if let Step::Claimed { chunk, .. } = step
-        && turn.chunks.is_legal(*chunk)
+        && chunks.is_legal(*chunk)
         && let Some(space) = shards.space_mut(id)
     {
         space.claim(*chunk);

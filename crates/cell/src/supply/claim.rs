@@ -7,8 +7,10 @@ use warren_proto::Step;
 
 use crate::apply::step;
 use crate::budget::{Growth, Need, Reservation};
+use crate::chunks::free::Chunks;
 use crate::phase::Phase;
 use crate::run::state::TaskState;
+use crate::run::wait::Waits;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::shard::Shard;
 use crate::turn::Turn;
@@ -40,7 +42,7 @@ pub(crate) fn reserve(
             if take_private(shard, state, turn)? {
                 continue;
             }
-            return Err(no_chunk(shard, need, state, turn));
+            return Err(no_chunk(shard, need, state, turn.chunks));
         }
         if shard.space.open_fullest() {
             continue;
@@ -77,7 +79,7 @@ fn checkpoint_ahead(is_reserve: bool, turn: &mut Turn<'_>) {
 /// No chunk is left that the task may take: what it waits for, or ENOSPC. A task that holds locks
 /// must not wait. Its transaction begins again: with EAGAIN after the next checkpoint, with ENOSPC
 /// also after a cleaning.
-fn no_chunk(shard: &Shard, need: Need, state: &mut TaskState, turn: &Turn<'_>) -> Stop {
+fn no_chunk(shard: &Shard, need: Need, state: &mut TaskState, chunks: &Chunks) -> Stop {
     // Blocks are kept back for a change that takes none for good. If others use them now, they are
     // free again after the next checkpoint.
     let are_in_use = need.growth != Growth::Grows && shard.is_unsettled();
@@ -87,7 +89,7 @@ fn no_chunk(shard: &Shard, need: Need, state: &mut TaskState, turn: &Turn<'_>) -
         (false, true) => return Stop::Wait(Wait::Checkpoint),
         (false, false) => {}
     }
-    let is_certain = turn.chunks.are_certain();
+    let is_certain = chunks.are_certain();
     let short = need.blocks.saturating_sub(shard.room());
     let next = state.after_no_chunk(is_certain, Some(short));
     next.map_or(Stop::Fail(Errno::ENOSPC), Stop::Wait)
@@ -147,9 +149,9 @@ pub(crate) fn claim(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_>) -> bool 
 }
 
 /// No chunk is available now for tasks that wait for one.
-pub(crate) fn no_chunk_for(shard: ShardId, turn: &mut Turn<'_>) {
-    for id in turn.waits.take_queue(WaitKey::Chunk(shard)) {
-        turn.waits.signal(id).no_chunk = true;
-        turn.waits.wake(id);
+pub(crate) fn no_chunk_for(shard: ShardId, waits: &mut Waits) {
+    for id in waits.take_queue(WaitKey::Chunk(shard)) {
+        waits.signal(id).no_chunk = true;
+        waits.wake(id);
     }
 }

@@ -2,6 +2,7 @@
 
 use warren_base::Errno;
 
+use crate::chunks::free::Chunks;
 use crate::chunks::host::{Review, blocks_of};
 use crate::event::{Effect, IoId};
 use crate::frames::io::Purpose;
@@ -29,7 +30,7 @@ pub(crate) fn reserved(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>)
         if batch.any_allocated {
             turn.waits.wake_all(WaitKey::Chunk(shard));
         } else {
-            no_chunk_for(shard, turn);
+            no_chunk_for(shard, turn.waits);
         }
     }
     turn.waits.wake_all(WaitKey::Allocated);
@@ -37,12 +38,12 @@ pub(crate) fn reserved(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>)
 
 /// A checkpoint cannot wait for chunks once it has begun to fix its state. So it begins with some
 /// allocated chunks, if there are any to allocate.
-pub(crate) fn stock_up(state: &mut TaskState, turn: &mut Turn<'_>) -> Result<(), Stop> {
-    if turn.chunks.is_stocked() || state.granted {
+pub(crate) fn stock_up(state: &mut TaskState, chunks: &mut Chunks) -> Result<(), Stop> {
+    if chunks.is_stocked() || state.granted {
         return Ok(());
     }
     state.granted = true;
-    turn.chunks.host.want_batch();
+    chunks.host.want_batch();
     Err(Stop::Wait(Wait::Allocated))
 }
 

@@ -5,6 +5,7 @@ use warren_base::CellId;
 use warren_pool::{Effect as PoolEffect, PoolMessage, Ticket};
 use warren_proto::control::Report;
 
+use crate::chunks::free::Chunks;
 use crate::event::{Effect, PeerBody};
 use crate::run::wait::WaitKey;
 use crate::send::suspect;
@@ -59,8 +60,8 @@ pub(crate) fn pool_message(
         turn.chunks.pool.handle(from, message);
         return poll_pool(shards, turn);
     }
-    if !may_be(shards, &message, turn) {
-        return suspect(from, turn);
+    if !may_be(shards, &message, turn.chunks) {
+        return suspect(from, &mut turn.driver);
     }
     turn.chunks.host.arrived(&allocated);
     turn.chunks.pool.handle(from, message);
@@ -79,14 +80,14 @@ fn take_marks(message: &mut PoolMessage<u64>) -> Vec<u64> {
 }
 
 /// Whether the chunks and cells that the message names exist, and its chunks are not here already.
-fn may_be(shards: &Shards, message: &PoolMessage<u64>, turn: &mut Turn<'_>) -> bool {
+fn may_be(shards: &Shards, message: &PoolMessage<u64>, chunks: &mut Chunks) -> bool {
     match message {
         PoolMessage::Welcome { members, .. } | PoolMessage::Ready { members } => {
-            members.iter().all(|cell| turn.chunks.has_cell(*cell))
+            members.iter().all(|cell| chunks.has_cell(*cell))
         }
         PoolMessage::Transfer { elements, .. } => elements.iter().all(|chunk| {
             let is_here = || shards.values().any(|shard| shard.space.has(*chunk));
-            turn.chunks.is_legal(*chunk) && !is_here()
+            chunks.is_legal(*chunk) && !is_here()
         }),
         _ => true,
     }
@@ -145,7 +146,7 @@ fn chunk_resolved(shards: &mut Shards, ticket: Ticket, element: Option<u64>, tur
             turn.waits.wake_all(WaitKey::Chunk(shard));
         }
         (Some(chunk), None) => turn.chunks.add(chunk),
-        (None, Some(shard)) => no_chunk_for(shard, turn),
+        (None, Some(shard)) => no_chunk_for(shard, turn.waits),
         (None, None) => {}
     }
 }

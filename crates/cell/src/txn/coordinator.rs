@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 use warren_base::{CellId, Epoch, Errno, Ino, TxnId};
 use warren_proto::{Asked, Change, InodeValue, KeyValue, LockKey, LockMode, PeerRequest, Step};
 
+use crate::driver::Driver;
+use crate::fleet::Fleet;
 use crate::plant::Plant;
 use crate::recall::recall_names;
 use crate::run::state::{Decided, TaskState};
@@ -113,14 +115,14 @@ impl Coordinator {
         Self { next, tasks: BTreeMap::new(), committing: BTreeMap::new(), steps_up: 0 }
     }
 
-    fn new_id(&mut self, turn: &Turn<'_>) -> TxnId {
+    fn new_id(&mut self, fleet: &Fleet) -> TxnId {
         self.next += 1;
-        TxnId { cell: turn.fleet.volume.id, seq: self.next }
+        TxnId { cell: fleet.volume.id, seq: self.next }
     }
 
     /// Makes the task a transaction. The operation runs again to note what it touches.
     pub(crate) fn begin(&mut self, state: &mut TaskState, turn: &Turn<'_>) {
-        state.txn = Some(Box::new(Txn::new(self.new_id(turn))));
+        state.txn = Some(Box::new(Txn::new(self.new_id(turn.fleet))));
     }
 
     /// Whether the transaction holds all keys that its operation touched. If not, it requests them,
@@ -144,7 +146,7 @@ impl Coordinator {
                 touched.into_iter().filter(|(key, _)| !txn.held.contains_key(key)).collect();
         } else {
             self.abort(shards, state, turn);
-            let mut txn = Txn::new(self.new_id(turn));
+            let mut txn = Txn::new(self.new_id(turn.fleet));
             txn.wanted = touched;
             state.txn = Some(Box::new(txn));
         }
@@ -224,7 +226,7 @@ impl Coordinator {
             self.tasks.insert(txn.id, id);
             let is_privileged = state.is_privileged;
             let prepare = PeerRequest::Prepare { txn: txn.id, client, is_privileged, keys };
-            send_request(owner, prepare, turn);
+            send_request(owner, prepare, &mut turn.driver);
             return Err(Stop::Wait(Wait::Registered));
         }
         Ok(())
@@ -244,7 +246,7 @@ impl Coordinator {
         let txn = state.txn.as_mut().expect("only a transaction peeks");
         txn.asks(Awaits::Peeked(to, ino));
         self.tasks.insert(txn.id, id);
-        send_request(to, PeerRequest::Peek { txn: txn.id, ino }, turn);
+        send_request(to, PeerRequest::Peek { txn: txn.id, ino }, &mut turn.driver);
         Stop::Wait(Wait::Registered)
     }
 
@@ -270,7 +272,7 @@ impl Coordinator {
                     is_own(key) && is_worth(key, value) && is_locked(key)
                 };
                 if !values.iter().all(is_right) {
-                    return suspect(from, turn);
+                    return suspect(from, &mut turn.driver);
                 }
                 for (key, _) in &values {
                     txn.held.entry(key.clone()).or_insert(LockMode::Write);
@@ -280,7 +282,7 @@ impl Coordinator {
             }
             Outcome::Peeked(ino, value) => {
                 if !matches!(txn.awaits, Awaits::Peeked(_, asked) if asked == ino) {
-                    return suspect(from, turn);
+                    return suspect(from, &mut turn.driver);
                 }
                 txn.peeked = Some((ino, value));
             }
@@ -357,26 +359,25 @@ impl Coordinator {
             true => PeerRequest::Again { txn, changes },
             false => PeerRequest::Commit { txn, changes },
         };
-        send_request(to, request, turn);
+        send_request(to, request, &mut turn.driver);
     }
 
     /// Sends `cell`, which has lost its state, its part of every transaction that it may not have
     /// made.
-    pub(crate) fn send_again(&self, cell: CellId, turn: &mut Turn<'_>) {
+    pub(crate) fn send_again(&self, cell: CellId, driver: &mut Driver<'_>) {
         for (txn, commit) in &self.committing {
             if let Some(changes) = commit.sent.get(&cell) {
                 let request = PeerRequest::Again { txn: *txn, changes: changes.clone() };
-                send_request(cell, request, turn);
+                send_request(cell, request, driver);
             }
         }
     }
 
     /// Other cells have to make a transaction that a predecessor has decided.
-    fn take_over(&mut self, txn: TxnId, others: Vec<Change>, turn: &Turn<'_>) {
+    fn take_over(&mut self, txn: TxnId, others: Vec<Change>, fleet: &Fleet) {
         let mut sent: BTreeMap<CellId, Vec<Change>> = BTreeMap::new();
         for change in others {
-            let owner =
-                turn.fleet.volume.owner(change.shard()).expect("this cell has made the record");
+            let owner = fleet.volume.owner(change.shard()).expect("this cell has made the record");
             sent.entry(owner).or_default().push(change);
         }
         let (last, unlock_tree, is_recovered) = (None, false, true);
@@ -393,9 +394,9 @@ impl Coordinator {
         turn: &mut Turn<'_>,
     ) {
         let txns: Vec<TxnId> = decided.keys().copied().collect();
-        decided.into_iter().for_each(|(txn, others)| self.take_over(txn, others, turn));
+        decided.into_iter().for_each(|(txn, others)| self.take_over(txn, others, turn.fleet));
         for cell in turn.fleet.peers.all() {
-            self.send_again(cell, turn);
+            self.send_again(cell, &mut turn.driver);
         }
         // Some wait for no cell.
         txns.into_iter().for_each(|txn| self.advance(shards, txn, turn));
@@ -453,7 +454,7 @@ impl Coordinator {
         self.tasks.remove(&txn.id);
         if !turn.plants(Plant::SkipAbort) {
             for cell in &txn.participants {
-                send_request(*cell, PeerRequest::Abort { txn: txn.id }, turn);
+                send_request(*cell, PeerRequest::Abort { txn: txn.id }, &mut turn.driver);
             }
         }
         for key in txn.held.keys() {
@@ -496,10 +497,10 @@ impl Coordinator {
     }
 
     /// Sends the changes of the transaction to the cell again, which has lost them or its answer.
-    pub(crate) fn repeat_commit(&self, txn: TxnId, cell: CellId, turn: &mut Turn<'_>) {
+    pub(crate) fn repeat_commit(&self, txn: TxnId, cell: CellId, driver: &mut Driver<'_>) {
         let changes = self.committing.get(&txn).and_then(|commit| commit.sent.get(&cell));
         if let Some(changes) = changes.cloned() {
-            send_request(cell, PeerRequest::Again { txn, changes }, turn);
+            send_request(cell, PeerRequest::Again { txn, changes }, driver);
         }
     }
 
@@ -513,7 +514,7 @@ impl Coordinator {
         for cell in turn.fleet.peers.recovering() {
             if !self.committing.values().any(|commit| commit.waits_for(cell, early)) {
                 turn.fleet.peers.was_sent_all(cell);
-                send_request(cell, PeerRequest::AllSaid { is_repeated: false }, turn);
+                send_request(cell, PeerRequest::AllSaid { is_repeated: false }, &mut turn.driver);
             }
         }
     }
@@ -521,7 +522,7 @@ impl Coordinator {
     /// Sends `AllSaid` again to a recovering cell that has not received it.
     pub(crate) fn repeat_all_said(&self, cell: CellId, turn: &mut Turn<'_>) {
         if !turn.fleet.peers.is_recovering(cell) {
-            send_request(cell, PeerRequest::AllSaid { is_repeated: true }, turn);
+            send_request(cell, PeerRequest::AllSaid { is_repeated: true }, &mut turn.driver);
         }
     }
 }

@@ -16,6 +16,8 @@ use crate::apply::fetch_change;
 use crate::budget::{Growth, Need, Reservation};
 use crate::change::{make, ready};
 use crate::data::cover::cover_replacement;
+use crate::driver::Driver;
+use crate::fleet::Fleet;
 use crate::give_up::of_served;
 use crate::plant::Plant;
 use crate::recall::{recall, recall_names};
@@ -89,8 +91,8 @@ fn writes(mode: LockMode) -> bool {
 }
 
 /// Whether no fault is planted that refuses one of these changes.
-fn may_make(changes: &[Change], turn: &Turn<'_>) -> Result<(), Stop> {
-    let is_refused = |change: &Change| turn.plants(Plant::RefuseDecided(change.shard()));
+fn may_make(changes: &[Change], fleet: &Fleet) -> Result<(), Stop> {
+    let is_refused = |change: &Change| fleet.plants(Plant::RefuseDecided(change.shard()));
     if changes.iter().any(is_refused) { Err(Errno::EIO.into()) } else { Ok(()) }
 }
 
@@ -106,16 +108,16 @@ impl Participants {
         let owned = |change: &Change| shards.contains_key(&change.shard());
         let locked = |change: &Change| self.has_locked(shards, txn, change);
         if txn.cell != from || !changes.iter().all(owned) {
-            return suspect(from, turn);
+            return suspect(from, &mut turn.driver);
         }
         if !turn.fleet.readiness.is_recovered() || changes.iter().all(locked) {
             self.making_again += 1;
             turn.waits.start(Work::Again { from, txn, changes });
         } else if self.applied.contains(&txn) {
-            send_reply(from, PeerReply::Committed { txn }, turn);
+            send_reply(from, PeerReply::Committed { txn }, &mut turn.driver);
         } else {
             // A transaction that was not made still has its locks.
-            suspect(from, turn);
+            suspect(from, &mut turn.driver);
         }
     }
 
@@ -173,11 +175,11 @@ impl Participants {
             }
         }
         let all = next + keys.len();
-        self.follow_names(shards, txn, keys, turn)?;
+        self.follow_names(shards, txn, keys, turn.fleet)?;
         let keys = [keys, &self.known[&txn].keys[all..]].concat();
         let values = self.prepared(shards, (id, txn), &keys, state, turn)?;
         self.known.get_mut(&txn).expect("just there").state = State::Prepared;
-        send_reply(from, PeerReply::Prepared { txn, values }, turn);
+        send_reply(from, PeerReply::Prepared { txn, values }, &mut turn.driver);
         Ok(())
     }
 
@@ -189,13 +191,13 @@ impl Participants {
         shards: &mut Shards,
         txn: TxnId,
         keys: &[(LockKey, LockMode)],
-        turn: &Turn<'_>,
+        fleet: &Fleet,
     ) -> Result<(), Stop> {
         let held = &mut self.known.get_mut(&txn).expect("known").keys;
         for (key, mode) in keys {
             let (LockKey::Name(dir, name), LockMode::Write) = (key, mode) else { continue };
             let shard = shards.own(dir.shard());
-            let Some((ino, _)) = shard.dentry(turn.fleet.volume.secret, *dir, name)? else {
+            let Some((ino, _)) = shard.dentry(fleet.volume.secret, *dir, name)? else {
                 continue;
             };
             let inode = LockKey::Inode(ino);
@@ -256,7 +258,7 @@ impl Participants {
                 let entry = shard.entry(turn.fleet.volume.secret, *dir, name)?;
                 shard.check_entry(*dir, name, entry)?;
             }
-            if let Some(value) = Self::value_of(shards, key, turn)? {
+            if let Some(value) = Self::value_of(shards, key, turn.fleet)? {
                 values.push((key.clone(), value));
             }
         }
@@ -315,13 +317,13 @@ impl Participants {
     }
 
     /// The value of a key at this cell. The number of a new inode is handed out later.
-    fn value_of(shards: &Shards, key: &LockKey, turn: &Turn<'_>) -> Result<Option<KeyValue>, Stop> {
+    fn value_of(shards: &Shards, key: &LockKey, fleet: &Fleet) -> Result<Option<KeyValue>, Stop> {
         let shard = &shards[&key.shard()];
         Ok(Some(match key {
             LockKey::Tree => KeyValue::Tree,
             LockKey::Inode(ino) => KeyValue::Inode(shard.linked_or_open(*ino)?),
             LockKey::Name(dir, name) => {
-                KeyValue::Name(shard.dentry(turn.fleet.volume.secret, *dir, name)?)
+                KeyValue::Name(shard.dentry(fleet.volume.secret, *dir, name)?)
             }
             LockKey::Logged(_) => KeyValue::Logged,
             LockKey::New(_) => return Ok(None),
@@ -331,14 +333,14 @@ impl Participants {
     pub(crate) fn answer_peek(
         shards: &Shards,
         (from, txn, ino): (CellId, TxnId, Ino),
-        turn: &mut Turn<'_>,
+        driver: &mut Driver<'_>,
     ) -> Result<(), Stop> {
         let value = match shards.get(&ino.shard()) {
             Some(shard) => shard.linked_or_open(ino)?,
             None if shards.is_given_up(ino.shard()) => return Err(Errno::EIO.into()),
             None => None,
         };
-        send_reply(from, PeerReply::Peeked { txn, ino, value }, turn);
+        send_reply(from, PeerReply::Peeked { txn, ino, value }, driver);
         Ok(())
     }
 
@@ -354,12 +356,12 @@ impl Participants {
         let Some((client, promised)) = self.known.get(&txn).map(Participant::promised) else {
             return Ok(());
         };
-        may_make(&changes, turn)?;
+        may_make(&changes, turn.fleet)?;
         let room = ready(shards, &changes, client, state, Some(promised), turn)?;
         make(shards, (&changes, false), client, room, turn);
         self.applied.insert(txn);
         self.leave(shards, txn, turn);
-        send_reply(from, PeerReply::Committed { txn }, turn);
+        send_reply(from, PeerReply::Committed { txn }, &mut turn.driver);
         Ok(())
     }
 
@@ -374,15 +376,16 @@ impl Participants {
     ) -> Result<(), Stop> {
         let changes = of_served(shards, changes.to_vec());
         if !self.applied.contains(&txn) {
-            may_make(&changes, turn)?;
+            may_make(&changes, turn.fleet)?;
             let (client, room) = match self.known.get(&txn).map(Participant::promised) {
                 Some((client, promised)) => {
                     (client, ready(shards, &changes, client, state, Some(promised), turn)?)
                 }
                 // Copies were recalled when it was prepared, and none was granted since.
                 None => {
-                    let fetch =
-                        |change: &Change| fetch_change(&shards[&change.shard()], change, turn);
+                    let fetch = |change: &Change| {
+                        fetch_change(&shards[&change.shard()], change, turn.fleet)
+                    };
                     changes.iter().try_for_each(fetch)?;
                     (None, Reservation::unbounded())
                 }
@@ -394,7 +397,7 @@ impl Participants {
         self.making_again -= 1;
         // What a caretaker owed was acknowledged when it was logged.
         if from != turn.fleet.volume.id {
-            send_reply(from, PeerReply::Committed { txn }, turn);
+            send_reply(from, PeerReply::Committed { txn }, &mut turn.driver);
         }
         Ok(())
     }
@@ -446,11 +449,11 @@ impl Participants {
     }
 
     /// A prepare or peek failed. What is locked stays so until the coordinator sends `Abort`.
-    pub(crate) fn refuse(&mut self, to: CellId, txn: TxnId, errno: Errno, turn: &mut Turn<'_>) {
+    pub(crate) fn refuse(&mut self, to: CellId, txn: TxnId, errno: Errno, driver: &mut Driver<'_>) {
         if let Some(participant) = self.known.get_mut(&txn) {
             participant.state = State::Prepared;
         }
-        send_reply(to, PeerReply::Refused { txn, errno }, turn);
+        send_reply(to, PeerReply::Refused { txn, errno }, driver);
     }
 
     /// A coordinator asks for these locks.
@@ -464,11 +467,15 @@ impl Participants {
     ) {
         // A checkpoint makes room, and it waits for transactions. So this one has to begin again.
         if !turn.log_has_room() {
-            return send_reply(from, PeerReply::Refused { txn, errno: Errno::EAGAIN }, turn);
+            return send_reply(
+                from,
+                PeerReply::Refused { txn, errno: Errno::EAGAIN },
+                &mut turn.driver,
+            );
         }
         let owned = keys.iter().all(|(key, _)| shards.contains_key(&key.shard()));
         if !owned || txn.cell != from {
-            return suspect(from, turn);
+            return suspect(from, &mut turn.driver);
         }
         if !self.known.contains_key(&txn) {
             turn.log.begin_txn();
@@ -490,7 +497,7 @@ impl Participants {
     ) {
         let locked = changes.iter().all(|change| self.has_locked(shards, txn, change));
         if !locked || txn.cell != from || !self.known.contains_key(&txn) {
-            return suspect(from, turn);
+            return suspect(from, &mut turn.driver);
         }
         turn.waits.start(Work::Commit { from, txn, changes });
     }
