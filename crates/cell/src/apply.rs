@@ -317,7 +317,7 @@ fn make_reaped(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     shard.take(&Key::orphan(ino));
     shard.inodes = shard.inodes.saturating_sub(1);
     shard.behind.remove(ino);
-    forget_pages(shard, ino, 0..=u64::MAX, turn);
+    forget_pages(shard, ino, 0..=u64::MAX, turn.log, turn.cache);
     shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
     shard.leases.forget_inode(ino, &mut turn.sessions.leases);
 }

@@ -3,11 +3,11 @@
 use warren_base::{ClientId, Ino};
 use warren_proto::{Answer, Capability, Credentials, Reply, Request, RequestHeader};
 
+use crate::fleet::Fleet;
 use crate::permission;
 use crate::plant::Plant;
 use crate::session::Sessions;
 use crate::shards::Shards;
-use crate::turn::Turn;
 
 /// Whether the client has a capability for every inode that the request names. A front needs none,
 /// because its kernel has walked the path. A client without the capability gets the same answer
@@ -18,15 +18,16 @@ pub(crate) fn may_name(
     who: &Credentials,
     header: &RequestHeader,
     request: &Request,
-    turn: &mut Turn<'_>,
+    fleet: &mut Fleet,
+    sessions: &mut Sessions,
 ) -> bool {
-    if who.checked_by_kernel || turn.plants(Plant::NumbersAreAuthority) {
+    if who.checked_by_kernel || fleet.plants(Plant::NumbersAreAuthority) {
         return true;
     }
     let (inode, other) = request.named();
     let presented = header.capabilities;
     let mut admits = |ino: Option<Ino>, capability| {
-        ino.is_none_or(|ino| turn.sessions.capabilities.admits(client, ino, capability))
+        ino.is_none_or(|ino| sessions.capabilities.admits(client, ino, capability))
     };
     admits(inode, presented.inode) && admits(other, presented.other)
 }

@@ -96,7 +96,14 @@ fn give_way(
 ) -> Result<(), Stop> {
     let keys: Vec<LeaseKey> = changes.iter().flat_map(leases_of).flatten().collect();
     for change in changes.iter().filter(|change| change.is_of_entry()) {
-        wait_for_names(shards.own(change.shard()), change.home(), &keys, front, turn)?;
+        wait_for_names(
+            shards.own(change.shard()),
+            change.home(),
+            &keys,
+            front,
+            turn.sessions,
+            turn.waits,
+        )?;
     }
     Ok(())
 }

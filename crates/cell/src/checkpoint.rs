@@ -25,14 +25,17 @@ use warren_proto::{Handle, Step};
 use crate::budget::SESSION_BATCH;
 use crate::caretaker::part_of_checkpoint;
 use crate::checkpoint::writeback::place_all;
+use crate::driver::Driver;
 use crate::durable::{fail_if_held, free_log, hold_log_for_ever};
 use crate::event::Effect;
-use crate::frames::Cache;
+use crate::fleet::Fleet;
+use crate::frames::cache::Cache;
 use crate::give_up::{stock_up_for_kept, write_given_up};
 use crate::phase::Phase;
 use crate::plant::Plant;
 use crate::run::state::TaskState;
 use crate::run::task::{Task, Tasks};
+use crate::run::wait::Waits;
 use crate::run::wait::{Stop, WaitKey};
 use crate::run::work::Work;
 use crate::shard::Shard;
@@ -160,18 +163,14 @@ impl Checkpoint {
     }
 
     /// The state could not be fixed, so this checkpoint fails.
-    pub(crate) fn fix_failed(errno: Errno, turn: &mut Turn<'_>) {
+    pub(crate) fn fix_failed(errno: Errno, fleet: &mut Fleet, driver: &mut Driver<'_>) {
         // The checkpoint was abandoned meanwhile.
-        if turn.fleet.checkpoints.phase() != Phase::Fixing {
+        if fleet.checkpoints.phase() != Phase::Fixing {
             return;
         }
-        turn.fleet.checkpoints.enter(Phase::Reported);
-        let (cell, number) = (turn.fleet.volume.id, turn.fleet.checkpoints.number());
-        turn.driver.effects.push(Effect::Report(Report::Written {
-            cell,
-            number,
-            result: Err(errno),
-        }));
+        fleet.checkpoints.enter(Phase::Reported);
+        let (cell, number) = (fleet.volume.id, fleet.checkpoints.number());
+        driver.effects.push(Effect::Report(Report::Written { cell, number, result: Err(errno) }));
     }
 
     /// Gives the tree's dirty nodes places and queues them to be written.
@@ -249,7 +248,7 @@ impl Checkpoint {
         if self.turns.is_multiple_of(TURNS_PER_COUNT)
             && turn.fleet.checkpoints.phase() == Phase::Idle
         {
-            self.evict_nodes(shards, turn);
+            self.evict_nodes(shards, turn.fleet, &mut turn.driver);
         }
         if turn.fleet.checkpoints.phase() != Phase::Writing || !turn.cache.io.writes_are_done() {
             return;
@@ -263,7 +262,7 @@ impl Checkpoint {
         turn.driver.effects.push(Effect::Report(Report::Written { cell, number, result }));
     }
 
-    fn evict_nodes(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) {
+    fn evict_nodes(&mut self, shards: &mut Shards, fleet: &mut Fleet, driver: &mut Driver<'_>) {
         let resident: usize = shards.values().map(|shard| shard.tree.resident_nodes()).sum();
         let most = self.nodes_max;
         if resident <= most {
@@ -276,7 +275,7 @@ impl Checkpoint {
         let dirty: usize = shards.values().map(|shard| shard.tree.dirty_nodes()).sum();
         // The timer's next checkpoint may come too late, because dirty nodes cannot be evicted.
         if dirty > most / 2 {
-            turn.want_checkpoint();
+            fleet.want_checkpoint(driver);
         }
     }
 
@@ -303,7 +302,7 @@ impl Checkpoint {
         }
         self.refused = 0;
         free_log(self.log_start, turn);
-        end(turn);
+        end(turn.fleet, turn.waits);
         turn.waits.wake_all(WaitKey::Checkpoint(number));
     }
 
@@ -325,7 +324,7 @@ impl Checkpoint {
             turn.waits.wake_all(WaitKey::LogRoom);
         }
         fail_if_held(errno, turn);
-        end(turn);
+        end(turn.fleet, turn.waits);
         if !broken {
             self.count_refusal(errno, turn);
         }
@@ -374,7 +373,7 @@ impl Checkpoint {
             && turn.fleet.checkpoints.phase() != Phase::Idle
         {
             self.undo(shards, participants, false, turn.cache);
-            end(turn);
+            end(turn.fleet, turn.waits);
             turn.waits.requeue(WaitKey::Checkpoint(number), WaitKey::NextCheckpoint);
         }
     }
@@ -461,9 +460,9 @@ pub(crate) fn reclaim_retracted(shards: &mut Shards, cache: &Cache) {
     }
 }
 
-fn end(turn: &mut Turn<'_>) {
-    turn.fleet.checkpoints.enter(Phase::Idle);
-    turn.waits.wake_all(WaitKey::Undrained);
+fn end(fleet: &mut Fleet, waits: &mut Waits) {
+    fleet.checkpoints.enter(Phase::Idle);
+    waits.wake_all(WaitKey::Undrained);
 }
 
 /// Enters in the tree which blocks of its chunks the shard uses.

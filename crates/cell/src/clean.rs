@@ -28,7 +28,9 @@ use warren_base::limits::CHUNK_BLOCKS;
 use warren_base::{CellId, ShardId};
 use warren_proto::{Asked, PeerReply, PeerRequest};
 
-use crate::frames::Cache;
+use crate::driver::Driver;
+use crate::fleet::Fleet;
+use crate::frames::cache::Cache;
 use crate::run::wait::{Stop, WaitKey};
 use crate::run::work::Work;
 use crate::send::{send_reply, send_request};
@@ -101,22 +103,27 @@ impl Cleaner {
     }
 
     /// A task waits until some cell has made room, or none can. Returns what wakes it.
-    pub(crate) fn ask(&mut self, is_privileged: bool, turn: &mut Turn<'_>) -> WaitKey {
+    pub(crate) fn ask(
+        &mut self,
+        is_privileged: bool,
+        fleet: &mut Fleet,
+        driver: &mut Driver<'_>,
+    ) -> WaitKey {
         self.wants_reserve |= is_privileged;
         if self.ask.is_some() {
             return WaitKey::NextCleaning;
         }
-        self.begin_ask(turn);
+        self.begin_ask(fleet, driver);
         WaitKey::Cleaning
     }
 
-    fn begin_ask(&mut self, turn: &mut Turn<'_>) {
+    fn begin_ask(&mut self, fleet: &mut Fleet, driver: &mut Driver<'_>) {
         self.last_ask += 1;
         let (number, is_privileged) = (self.last_ask, std::mem::take(&mut self.wants_reserve));
-        let open: BTreeSet<CellId> = turn.fleet.volume.map.iter().copied().collect();
-        let own = turn.fleet.volume.id;
+        let open: BTreeSet<CellId> = fleet.volume.map.iter().copied().collect();
+        let own = fleet.volume.id;
         for to in open.iter().filter(|cell| **cell != own) {
-            send_request(*to, PeerRequest::Clean { ask: number, is_privileged }, &mut turn.driver);
+            send_request(*to, PeerRequest::Clean { ask: number, is_privileged }, driver);
         }
         if open.contains(&own) {
             self.asked.push((own, number));
@@ -185,7 +192,7 @@ impl Cleaner {
         }
         if turn.waits.is_waited_for(WaitKey::NextCleaning) {
             turn.waits.requeue(WaitKey::NextCleaning, WaitKey::Cleaning);
-            self.begin_ask(turn);
+            self.begin_ask(turn.fleet, &mut turn.driver);
         }
     }
 

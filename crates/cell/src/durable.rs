@@ -8,6 +8,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Lsn};
 use warren_proto::{PeerReply, PeerRequest};
 
+use crate::driver::Driver;
 use crate::event::{Effect, FrameNo, IoId};
 use crate::frames::PageNo;
 use crate::frames::io::Purpose;
@@ -15,6 +16,7 @@ use crate::log::OpLog;
 use crate::log::commit::Commit;
 use crate::plant::Plant;
 use crate::run::wait::WaitKey;
+use crate::run::wait::Waits;
 use crate::run::work::Work;
 use crate::send::{send_reply, send_request};
 use crate::turn::Turn;
@@ -25,29 +27,29 @@ const WRITE_MAX: u64 = 256;
 /// A checkpoint has made everything before `lsn` durable.
 pub(crate) fn free_log(lsn: Lsn, turn: &mut Turn<'_>) {
     turn.log.free(lsn);
-    answer_peers(None, turn);
+    answer_peers(None, turn.log, &mut turn.driver);
     turn.waits.wake_all(WaitKey::Durable);
     turn.waits.wake_all(WaitKey::LogRoom);
 }
 
 /// Begins to make the log durable up to `lsn`, with everything that it depends on, unless that is
 /// under way.
-pub(crate) fn harden(lsn: Lsn, turn: &mut Turn<'_>) {
-    turn.log.commits.want(lsn);
-    ask_peers(lsn, turn);
+pub(crate) fn harden(lsn: Lsn, log: &mut OpLog, driver: &mut Driver<'_>) {
+    log.commits.want(lsn);
+    ask_peers(lsn, log, driver);
 }
 
 /// Asks other cells to make durable what this log depends on up to `lsn`.
-fn ask_peers(lsn: Lsn, turn: &mut Turn<'_>) {
-    for (cell, there) in turn.log.depends.ask(lsn) {
-        send_request(cell, PeerRequest::Harden { lsn: there }, &mut turn.driver);
+fn ask_peers(lsn: Lsn, log: &mut OpLog, driver: &mut Driver<'_>) {
+    for (cell, there) in log.depends.ask(lsn) {
+        send_request(cell, PeerRequest::Harden { lsn: there }, driver);
     }
 }
 
 /// A successor of the cell must be asked again.
-pub(crate) fn harden_again(cell: CellId, turn: &mut Turn<'_>) {
-    turn.log.depends.forget_asked(cell);
-    ask_peers(turn.log.commits.wanted(), turn);
+pub(crate) fn harden_again(cell: CellId, log: &mut OpLog, driver: &mut Driver<'_>) {
+    log.depends.forget_asked(cell);
+    ask_peers(log.commits.wanted(), log, driver);
 }
 
 /// Another cell asks to make the log durable up to `lsn`.
@@ -59,19 +61,19 @@ pub(crate) fn harden_for(by: CellId, lsn: Lsn, turn: &mut Turn<'_>) {
     if turn.log.commits.is_held() && lsn > turn.log.commits.settled() {
         turn.want_checkpoint();
     }
-    answer_peers(None, turn);
+    answer_peers(None, turn.log, &mut turn.driver);
 }
 
 /// Answers the cells that wait for no more than is durable, or all of them if the log could not be
 /// made durable.
-fn answer_peers(failed: Option<Errno>, turn: &mut Turn<'_>) {
-    let settled = turn.log.commits.settled();
-    for asked in turn.log.depends.answerable(settled, failed) {
+fn answer_peers(failed: Option<Errno>, log: &mut OpLog, driver: &mut Driver<'_>) {
+    let settled = log.commits.settled();
+    for asked in log.depends.answerable(settled, failed) {
         let result = match failed {
             Some(errno) => Err(errno),
-            None => Ok(turn.log.depends.frontier(asked.lsn)),
+            None => Ok(log.depends.frontier(asked.lsn)),
         };
-        send_reply(asked.by, PeerReply::Hardened { lsn: asked.lsn, result }, &mut turn.driver);
+        send_reply(asked.by, PeerReply::Hardened { lsn: asked.lsn, result }, driver);
     }
 }
 
@@ -91,7 +93,7 @@ pub(crate) fn hardened(
     };
     let frontier = frontier.into_iter().filter(|(other, _)| *other != turn.fleet.volume.id);
     turn.log.depends.hardened(cell, lsn, frontier);
-    ask_peers(turn.log.commits.wanted(), turn);
+    ask_peers(turn.log.commits.wanted(), turn.log, &mut turn.driver);
     turn.waits.wake_all(WaitKey::Durable);
 }
 
@@ -183,9 +185,9 @@ pub(crate) fn flush_done(
 }
 
 fn commit_done(goal: Lsn, turn: &mut Turn<'_>) {
-    let here = waiting_for_log(turn);
+    let here = waiting_for_log(turn.log, turn.waits);
     turn.log.commits.done(goal, here, turn.driver.now.monotonic);
-    answer_peers(None, turn);
+    answer_peers(None, turn.log, &mut turn.driver);
     turn.waits.wake_all(WaitKey::Durable);
     if turn.log.commits.log_end().is_some_and(|end| end.lsn <= goal) {
         end_log(turn);
@@ -246,7 +248,7 @@ pub(crate) fn become_read_only(errno: Errno, turn: &mut Turn<'_>) {
 pub(crate) fn fail_if_held(errno: Errno, turn: &mut Turn<'_>) {
     if turn.log.commits.is_held() {
         turn.log.commits.want_nothing_more();
-        answer_peers(Some(errno), turn);
+        answer_peers(Some(errno), turn.log, &mut turn.driver);
         turn.waits.fail_all(WaitKey::Durable, errno);
     }
 }
@@ -273,7 +275,7 @@ fn advance_commit(turn: &mut Turn<'_>) {
     let commits = &turn.log.commits;
     if commits.state == Commit::Idle {
         if commits.wanted() > commits.durable() && !commits.is_held() {
-            let (here, now) = (waiting_for_log(turn), turn.driver.now.monotonic);
+            let (here, now) = (waiting_for_log(turn.log, turn.waits), turn.driver.now.monotonic);
             if !turn.log.commits.is_due(here, now, turn.driver.effects) {
                 return;
             }
@@ -320,6 +322,6 @@ fn settle(goal: Lsn, turn: &mut Turn<'_>) {
 }
 
 /// Tasks and cells that wait for the log to be durable.
-fn waiting_for_log(turn: &Turn<'_>) -> usize {
-    turn.waits.waiting_for(WaitKey::Durable) + turn.log.depends.asking()
+fn waiting_for_log(log: &OpLog, waits: &Waits) -> usize {
+    waits.waiting_for(WaitKey::Durable) + log.depends.asking()
 }

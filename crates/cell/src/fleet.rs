@@ -1,9 +1,11 @@
-//! What the cell knows of the volume and the fleet: its place there, how far it has come itself, the
-//! other cells, and the checkpoint.
+//! What the cell knows of the volume and the fleet: its place there, how far it has come, the other
+//! cells, and the checkpoint.
 
 use warren_base::{CellId, Epoch, MapVersion, ShardId};
+use warren_proto::control::Report;
 
 use crate::config::CellConfig;
+use crate::driver::Driver;
 use crate::peers::Peers;
 use crate::phase::Checkpoints;
 use crate::plant::{Plant, Planted};
@@ -33,6 +35,13 @@ impl Fleet {
             readiness: Readiness::new(opening, is_recovered),
             peers: Peers::new(others.collect()),
             checkpoints: Checkpoints::new(config.generation),
+        }
+    }
+
+    /// Asks for a checkpoint that starts from now on.
+    pub(crate) fn want_checkpoint(&mut self, driver: &mut Driver<'_>) {
+        if self.checkpoints.ask() {
+            driver.report(Report::WantCheckpoint { cell: self.volume.id });
         }
     }
 

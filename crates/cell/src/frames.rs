@@ -11,6 +11,7 @@
 //! ring, the order of eviction. No frame is evicted that its page keeps, or that was not flushed
 //! since it was written.
 
+pub(crate) mod cache;
 pub(crate) mod io;
 pub(crate) mod table;
 #[cfg(test)]
@@ -21,8 +22,6 @@ use std::collections::VecDeque;
 use warren_base::{BlockNo, Ino};
 
 use crate::event::FrameNo;
-use crate::frames::io::Io;
-use crate::frames::table::FrameTable;
 
 /// A page of a file: the inode and the page's number in it.
 pub(crate) type PageNo = (Ino, u64);
@@ -65,22 +64,6 @@ const FREE: Slot = Slot {
     is_flushed: true,
     write: 0,
 };
-
-/// The buffer cache of a cell, as far as its shards share it.
-#[derive(Debug)]
-pub(crate) struct Cache {
-    pub(crate) frames: Frames,
-    pub(crate) table: FrameTable,
-    pub(crate) io: Io,
-}
-
-impl Cache {
-    /// A cache of `count` frames, whose table lies in the frames from `table` on.
-    pub(crate) fn new(table: FrameNo, count: u32) -> Self {
-        let (frames, table) = (Frames::new(count), FrameTable::new(table, count));
-        Self { frames, table, io: Io::default() }
-    }
-}
 
 /// What the pages of all shards share.
 #[derive(Debug)]

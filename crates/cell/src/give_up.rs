@@ -26,6 +26,7 @@ use warren_proto::{Change, Step};
 use crate::apply::fetch_change;
 use crate::chunks::free::Chunks;
 use crate::fleet::Fleet;
+use crate::frames::cache::Cache;
 use crate::log::record::After;
 use crate::log::record::parse;
 use crate::plant::Plant;
@@ -100,7 +101,7 @@ pub(crate) fn write_given_up(
         let mut kept = records_of(id, turn);
         let parts = kept.len() as u32;
         (0..).zip(&mut kept).for_each(|(part, kept)| (kept.part, kept.parts) = (part, parts));
-        let chunks = chunks_for(shards, id, kept.len(), turn);
+        let chunks = chunks_for(shards, id, kept.len(), turn.cache, turn.chunks);
         for (chunk, kept) in chunks.into_iter().zip(kept) {
             let start = BlockNo(chunk * CHUNK_BLOCKS);
             let bytes = kept.encode(turn.fleet.volume.secret);
@@ -116,15 +117,21 @@ pub(crate) fn write_given_up(
 
 /// `count` chunks of the shard: those that a failed checkpoint has claimed, then new ones. Returns
 /// none if the pool has too few at hand, because checkpoints must not wait.
-fn chunks_for(shards: &mut Shards, id: ShardId, count: usize, turn: &mut Turn<'_>) -> Vec<u64> {
-    if turn.cache.io.writes_nodes() {
+fn chunks_for(
+    shards: &mut Shards,
+    id: ShardId,
+    count: usize,
+    cache: &mut Cache,
+    chunks: &mut Chunks,
+) -> Vec<u64> {
+    if cache.io.writes_nodes() {
         // A late write of the failed checkpoint would overtake a new one.
         shards.kept_in(id).clear();
     }
     let missing = count.saturating_sub(shards.kept_in(id).len());
-    let new: Vec<u64> = (0..missing).map_while(|_| turn.chunks.take_allocated()).collect();
+    let new: Vec<u64> = (0..missing).map_while(|_| chunks.take_allocated()).collect();
     if new.len() < missing {
-        new.into_iter().for_each(|chunk| turn.chunks.add(chunk));
+        new.into_iter().for_each(|chunk| chunks.add(chunk));
         return Vec::new();
     }
     let space = shards.space_mut(id).expect("given up");

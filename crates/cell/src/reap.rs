@@ -88,7 +88,7 @@ pub(crate) fn reap(
             shard.take(&key);
         }
     });
-    forget_pages(shard, ino, 0..=u64::MAX, turn);
+    forget_pages(shard, ino, 0..=u64::MAX, turn.log, turn.cache);
     Err(Stop::Wait(Wait::Turn))
 }
 

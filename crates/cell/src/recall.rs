@@ -7,6 +7,7 @@ use crate::event::Effect;
 use crate::lease::recalls::RecallEffect;
 use crate::plant::Plant;
 use crate::run::state::TaskState;
+use crate::run::wait::Waits;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::session::Sessions;
 use crate::shard::Shard;
@@ -56,12 +57,13 @@ pub(crate) fn wait_for_names(
     dir: Ino,
     keys: &[LeaseKey],
     front: ClientId,
-    turn: &mut Turn<'_>,
+    sessions: &mut Sessions,
+    waits: &mut Waits,
 ) -> Result<(), Errno> {
-    let others = keys.iter().flat_map(|key| turn.sessions.leases.recalled_from(key, front));
+    let others = keys.iter().flat_map(|key| sessions.leases.recalled_from(key, front));
     match shard.leases.waits_for_names(dir, front, others) {
         WaitFor::Others => {}
-        WaitFor::OthersRefused => turn.waits.wake_all(WaitKey::Recall),
+        WaitFor::OthersRefused => waits.wake_all(WaitKey::Recall),
         WaitFor::Refused => return Err(Errno::EDEADLK),
     }
     Ok(())
@@ -91,7 +93,7 @@ pub(crate) fn recall_names<'a>(
         }
         free = false;
         if let Some(front) = client.filter(|client| turn.sessions.clients.acknowledges(*client)) {
-            wait_for_names(shard, *dir, &[name], front, turn)?;
+            wait_for_names(shard, *dir, &[name], front, turn.sessions, turn.waits)?;
         }
     }
     if free { Ok(()) } else { Err(Stop::Wait(Wait::Recall)) }

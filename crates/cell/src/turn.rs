@@ -15,7 +15,7 @@ use crate::config::{CellConfig, LogConfig, Recovery};
 use crate::driver::Driver;
 use crate::event::FrameNo;
 use crate::fleet::{Fleet, Volume};
-use crate::frames::Cache;
+use crate::frames::cache::Cache;
 use crate::lease::marks::{Marked, is_marked};
 use crate::log::OpLog;
 use crate::log::record::{After, Record};
@@ -172,9 +172,7 @@ impl Turn<'_> {
 
     /// Asks for a checkpoint that starts from now on.
     pub(crate) fn want_checkpoint(&mut self) {
-        if self.fleet.checkpoints.ask() {
-            self.report(Report::WantCheckpoint { cell: self.fleet.volume.id });
-        }
+        self.fleet.want_checkpoint(&mut self.driver);
     }
 
     /// A transaction of this cell has begun to take locks.

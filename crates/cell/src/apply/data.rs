@@ -34,7 +34,7 @@ pub(super) fn make_truncated(
         }
         Mode::Power if shard.behind.cut(ino, size) => {}
         Mode::Power => {
-            cut_page(shard, ino, size, turn)?;
+            cut_page(shard, ino, size, turn.cache)?;
             truncate_with_pages(shard, ino, size, now, turn);
             shard.behind.resized(ino, size);
         }
@@ -84,7 +84,9 @@ pub(super) fn make_shared(
     let (_, to, count) = copy.blocks();
     let dropped = match mode {
         Mode::Frames => 0,
-        Mode::Live | Mode::Power => forget_pages(shard, ino, to..=to + count - 1, turn),
+        Mode::Live | Mode::Power => {
+            forget_pages(shard, ino, to..=to + count - 1, turn.log, turn.cache)
+        }
     };
     let (freed, placed) = shard.share_extents(ino, source, copy);
     if mode != Mode::Frames {
@@ -112,7 +114,7 @@ pub(super) fn make_placed(
             runs.iter().for_each(|run| shard.space.take_run(run.block, run.checksums.len()));
         }
         let dropped = match mode {
-            Mode::Power => forget_pages(shard, ino, first..=end - 1, turn),
+            Mode::Power => forget_pages(shard, ino, first..=end - 1, turn.log, turn.cache),
             Mode::Live | Mode::Frames => 0,
         };
         let freed = shard.replace_extents(ino, first, end - 1, runs);
@@ -165,7 +167,7 @@ fn catch_up(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop
     let Some(inode) = shard.inode(ino)? else { return Ok(()) };
     let (size, mtime) = (inode.size, inode.mtime);
     if cut < size {
-        cut_page(shard, ino, cut, turn)?;
+        cut_page(shard, ino, cut, turn.cache)?;
         truncate_with_pages(shard, ino, cut, mtime, turn);
         // This must happen before the step puts new bytes there.
         turn.settle();

@@ -11,8 +11,9 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino, Timestamp};
 
 use crate::event::FrameNo;
-use crate::frames::Cache;
+use crate::frames::cache::Cache;
 use crate::frames::{PageNo, Placed};
+use crate::log::OpLog;
 use crate::log::record::After;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
@@ -70,11 +71,11 @@ pub(crate) fn bring_pages(
     shard: &mut Shard,
     ino: Ino,
     pages: std::ops::RangeInclusive<u64>,
-    turn: &mut Turn<'_>,
+    cache: &mut Cache,
 ) -> Result<(), Stop> {
     for page in pages.clone() {
-        if is_missing(shard, ino, page, turn.cache)? {
-            return Err(wait_for_these(shard, ino, pages, |_| true, turn));
+        if is_missing(shard, ino, page, cache)? {
+            return Err(wait_for_these(shard, ino, pages, |_| true, cache));
         }
     }
     Ok(())
@@ -87,11 +88,11 @@ pub(crate) fn wait_for_these(
     ino: Ino,
     pages: std::ops::RangeInclusive<u64>,
     is_read: impl Fn(u64) -> bool,
-    turn: &mut Turn<'_>,
+    cache: &mut Cache,
 ) -> Stop {
     let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::new();
     for page in pages {
-        if shard.pages.page((ino, page), &mut turn.cache.frames).is_some() {
+        if shard.pages.page((ino, page), &mut cache.frames).is_some() {
             needed.push(((ino, page), None));
             continue;
         }
@@ -209,12 +210,13 @@ pub(crate) fn forget_pages(
     shard: &mut Shard,
     ino: Ino,
     pages: std::ops::RangeInclusive<u64>,
-    turn: &mut Turn<'_>,
+    log: &mut OpLog,
+    cache: &mut Cache,
 ) -> u64 {
     let mut unplaced = 0;
-    for (number, page) in shard.pages.drop_pages(ino, pages, &mut turn.cache.frames) {
+    for (number, page) in shard.pages.drop_pages(ino, pages, &mut cache.frames) {
         let after = if page.is_used_by_io() { After::Untag } else { After::Release };
-        turn.log.record.then(after(page.frame));
+        log.record.then(after(page.frame));
         let has_block = shard.is_allocated(ino, number);
         unplaced += u64::from(page.state == PageState::Dirty && matches!(has_block, Ok(false)));
     }
@@ -227,25 +229,21 @@ pub(crate) fn cut_page(
     shard: &mut Shard,
     ino: Ino,
     size: u64,
-    turn: &mut Turn<'_>,
+    cache: &mut Cache,
 ) -> Result<(), Stop> {
     let old = shard.inode(ino)?.map_or(0, |inode| inode.size);
     if size >= old || size.is_multiple_of(PAGE) {
         return Ok(());
     }
-    bring_cut_page(shard, (ino, size / PAGE), turn)
+    bring_cut_page(shard, (ino, size / PAGE), cache)
 }
 
 /// Reads a page, and checks that there is a frame for its changed copy.
-pub(crate) fn bring_cut_page(
-    shard: &mut Shard,
-    at: PageNo,
-    turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
-    bring_pages(shard, at.0, at.1..=at.1, turn)?;
-    if shard.pages.page(at, &mut turn.cache.frames).is_some() {
-        let frame = take_frame_beside(shard, at, turn.cache).ok_or(Stop::Wait(Wait::Frames))?;
-        turn.cache.frames.give(frame);
+pub(crate) fn bring_cut_page(shard: &mut Shard, at: PageNo, cache: &mut Cache) -> Result<(), Stop> {
+    bring_pages(shard, at.0, at.1..=at.1, cache)?;
+    if shard.pages.page(at, &mut cache.frames).is_some() {
+        let frame = take_frame_beside(shard, at, cache).ok_or(Stop::Wait(Wait::Frames))?;
+        cache.frames.give(frame);
     }
     Ok(())
 }
@@ -269,7 +267,7 @@ pub(crate) fn truncate_with_pages(
             tag(new, at, turn);
             shard.behind.insert(ino);
         }
-        unplaced = forget_pages(shard, ino, size.div_ceil(PAGE)..=u64::MAX, turn);
+        unplaced = forget_pages(shard, ino, size.div_ceil(PAGE)..=u64::MAX, turn.log, turn.cache);
     }
     shard.truncate_extents(ino, size, now);
     let inode = shard.inode_mut(ino);

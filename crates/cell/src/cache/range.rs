@@ -5,7 +5,7 @@ use warren_base::Ino;
 use warren_proto::RangeChange;
 
 use crate::cache::pages::{forget_pages, is_missing, move_for_change, tag};
-use crate::frames::Cache;
+use crate::frames::cache::Cache;
 use crate::frames::{PageNo, Placed};
 use crate::plant::Plant;
 use crate::run::wait::{Stop, Wait};
@@ -68,7 +68,7 @@ pub(crate) fn change_with_pages(
     if let Some((first, last)) = change.emptied(size)
         && !turn.plants(Plant::PunchKeepsPages)
     {
-        unplaced = forget_pages(shard, ino, first..=last, turn);
+        unplaced = forget_pages(shard, ino, first..=last, turn.log, turn.cache);
     }
     let (freed, filled) = shard.change_extents(ino, change, size);
     // A dirty page without a place was counted when it was written.

@@ -3,7 +3,9 @@
 use warren_base::{BlockNo, Errno, Lsn, ShardId};
 use warren_disk::BlockPtr;
 
+use crate::driver::Driver;
 use crate::event::{Effect, FrameNo, IoId};
+use crate::frames::cache::Cache;
 use crate::frames::io::Purpose;
 use crate::frames::{PageNo, Placed};
 use crate::run::state::TaskState;
@@ -17,13 +19,18 @@ use crate::turn::Turn;
 const BLOCKS_MAX: usize = 256;
 
 /// Starts to read a node; `None` if there is no frame to read it into.
-pub(crate) fn read_node(shard: ShardId, pointer: BlockPtr, turn: &mut Turn<'_>) -> Option<IoId> {
-    if let Some(io) = turn.cache.io.load_of(pointer.block) {
+pub(crate) fn read_node(
+    shard: ShardId,
+    pointer: BlockPtr,
+    cache: &mut Cache,
+    driver: &mut Driver<'_>,
+) -> Option<IoId> {
+    if let Some(io) = cache.io.load_of(pointer.block) {
         return Some(io);
     }
-    let frame = turn.cache.frames.take_for_node()?;
-    let io = turn.cache.io.begin(Purpose::LoadNode { shard, pointer, frame });
-    turn.driver.effects.push(Effect::Read { io, block: pointer.block, frames: vec![frame] });
+    let frame = cache.frames.take_for_node()?;
+    let io = cache.io.begin(Purpose::LoadNode { shard, pointer, frame });
+    driver.effects.push(Effect::Read { io, block: pointer.block, frames: vec![frame] });
     Some(io)
 }
 
@@ -63,7 +70,7 @@ pub(crate) fn wait_for_pages(
             }
         }
     }
-    load_pages(shard, &wanted, frames, turn);
+    load_pages(shard, &wanted, frames, turn.cache, &mut turn.driver);
     for (at, _) in &wanted {
         shard.pages.pin(*at, &mut turn.cache.frames);
         state.pinned.push(*at);
@@ -82,7 +89,8 @@ pub(crate) fn load_pages(
     shard: &mut Shard,
     wanted: &[(PageNo, Placed)],
     frames: Vec<FrameNo>,
-    turn: &mut Turn<'_>,
+    cache: &mut Cache,
+    driver: &mut Driver<'_>,
 ) {
     let adjacent = |a: &(PageNo, Placed), b: &(PageNo, Placed)| a.1.block.offset(1) == b.1.block;
     let mut frames = frames.into_iter();
@@ -90,11 +98,11 @@ pub(crate) fn load_pages(
         let targets: Vec<_> = frames.by_ref().take(run.len()).collect();
         let pages = run.iter().zip(&targets).map(|((at, p), frame)| (*at, *frame, p.checksum));
         let (block, pages) = (run[0].1.block, pages.collect());
-        let io = turn.cache.io.begin(Purpose::LoadPages { block, pages });
+        let io = cache.io.begin(Purpose::LoadPages { block, pages });
         for ((at, _), frame) in run.iter().zip(&targets) {
-            shard.pages.insert(*at, *frame, PageState::Loading(io), &mut turn.cache.frames);
+            shard.pages.insert(*at, *frame, PageState::Loading(io), &mut cache.frames);
         }
-        turn.driver.effects.push(Effect::Read { io, block, frames: targets });
+        driver.effects.push(Effect::Read { io, block, frames: targets });
     }
 }
 
@@ -118,35 +126,35 @@ pub(crate) fn write_pages(
 }
 
 /// Writes as many queued tree nodes as there are frames for.
-pub(crate) fn issue_node_writes(turn: &mut Turn<'_>) {
-    while turn.cache.io.may_write_node() {
+pub(crate) fn issue_node_writes(cache: &mut Cache, driver: &mut Driver<'_>) {
+    while cache.io.may_write_node() {
         let (mut start, mut frames) = (BlockNo(0), Vec::new());
-        while let Some(block) = turn.cache.io.next_node()
+        while let Some(block) = cache.io.next_node()
             && (frames.is_empty() || start.offset(frames.len() as u64) == block)
             && frames.len() < BLOCKS_MAX
-            && let Some(frame) = turn.cache.frames.take_for_node()
-            && let Some((_, bytes)) = turn.cache.io.take_node()
+            && let Some(frame) = cache.frames.take_for_node()
+            && let Some((_, bytes)) = cache.io.take_node()
         {
             if frames.is_empty() {
                 start = block;
             }
-            turn.driver.memory.frame_mut(frame).copy_from_slice(&bytes);
+            driver.memory.frame_mut(frame).copy_from_slice(&bytes);
             frames.push(frame);
         }
         if frames.is_empty() {
             return;
         }
-        let io = turn.cache.io.begin(Purpose::WriteNodes { frames: frames.clone() });
-        turn.driver.effects.push(Effect::Write { io, block: start, frames });
+        let io = cache.io.begin(Purpose::WriteNodes { frames: frames.clone() });
+        driver.effects.push(Effect::Write { io, block: start, frames });
     }
 }
 
 /// Asks the device for something else while it refuses a block: an idle cell would not notice that
 /// the device works.
-pub(crate) fn probe(turn: &mut Turn<'_>) {
-    if let Some(frame) = turn.cache.frames.take_for_node() {
-        let io = turn.cache.io.begin(Purpose::Probe { frame });
-        turn.driver.effects.push(Effect::Read { io, block: BlockNo(0), frames: vec![frame] });
+pub(crate) fn probe(cache: &mut Cache, driver: &mut Driver<'_>) {
+    if let Some(frame) = cache.frames.take_for_node() {
+        let io = cache.io.begin(Purpose::Probe { frame });
+        driver.effects.push(Effect::Read { io, block: BlockNo(0), frames: vec![frame] });
     }
 }
 

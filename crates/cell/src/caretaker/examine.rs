@@ -39,9 +39,12 @@ use warren_disk::{RECORD_HEADER, read_record};
 use warren_proto::Step;
 
 use crate::data::writeback::pages_a_turn;
+use crate::driver::Driver;
 use crate::event::{Effect, FrameNo, IoId};
 use crate::frames::PageNo;
+use crate::frames::cache::Cache;
 use crate::frames::io::Purpose;
+use crate::log::OpLog;
 use crate::log::commit::LogEnd;
 use crate::log::record::parse;
 use crate::plant::Plant;
@@ -180,9 +183,9 @@ impl Examination {
             }
             match self.phase {
                 Phase::Comparing => self.compare(turn)?,
-                Phase::Matching => self.match_records(turn)?,
-                Phase::Scanning => self.scan(turn)?,
-                Phase::Searching => self.search(turn)?,
+                Phase::Matching => self.match_records(turn.log, &turn.driver)?,
+                Phase::Scanning => self.scan(turn.log, &turn.driver)?,
+                Phase::Searching => self.search(turn.cache, &turn.driver)?,
                 Phase::Writing => self.write(turn)?,
                 Phase::Reading => self.read(turn)?,
                 Phase::Idle | Phase::Examined => {
@@ -226,9 +229,9 @@ impl Examination {
 
     /// Finds the last record of which the device has the header, which names the place of the
     /// record and its checksum.
-    fn match_records(&mut self, turn: &Turn<'_>) -> Result<(), Stop> {
-        let image = &turn.log.image;
-        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.driver.memory);
+    fn match_records(&mut self, log: &OpLog, driver: &Driver<'_>) -> Result<(), Stop> {
+        let image = &log.image;
+        let copy = |at, into: &mut [u8]| image.copy_out(at, into, driver.memory);
         for _ in 0..RECORDS_A_TURN {
             let Some(record) = read_record(self.at, self.end, image.incarnation(), copy) else {
                 (self.at, self.phase) = (image.start(), Phase::Scanning);
@@ -243,9 +246,9 @@ impl Examination {
     }
 
     /// Finds the places that are named by records that the device does not have.
-    fn scan(&mut self, turn: &Turn<'_>) -> Result<(), Stop> {
-        let image = &turn.log.image;
-        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.driver.memory);
+    fn scan(&mut self, log: &OpLog, driver: &Driver<'_>) -> Result<(), Stop> {
+        let image = &log.image;
+        let copy = |at, into: &mut [u8]| image.copy_out(at, into, driver.memory);
         for _ in 0..RECORDS_A_TURN {
             let Some(record) = read_record(self.at, self.end, image.incarnation(), copy) else {
                 self.phase = Phase::Searching;
@@ -284,14 +287,10 @@ impl Examination {
 
     /// Finds the frames that hold what was placed. The checksum decides, not the age of the entry:
     /// a frame with older or newer bytes of the page does not have it.
-    fn search(&mut self, turn: &Turn<'_>) -> Result<(), Stop> {
-        let end = turn
-            .cache
-            .frames
-            .count()
-            .min(self.frame.saturating_add(pages_a_turn(turn.cache) as u32));
+    fn search(&mut self, cache: &Cache, driver: &Driver<'_>) -> Result<(), Stop> {
+        let end = cache.frames.count().min(self.frame.saturating_add(pages_a_turn(cache) as u32));
         for frame in (self.frame..end).map(FrameNo) {
-            let Some(entry) = turn.cache.table.read(frame, turn.driver.memory) else { continue };
+            let Some(entry) = cache.table.read(frame, driver.memory) else { continue };
             let places = (entry.at, BlockNo(0))..=(entry.at, BlockNo(u64::MAX));
             let may_hold = |named: &Named| entry.checksum.is_none_or(|it| it == named.checksum);
             let mut places =
@@ -299,13 +298,13 @@ impl Examination {
             if places.peek().is_none() {
                 continue;
             }
-            let checksum = crc32c::crc32c(turn.driver.memory.frame(frame));
+            let checksum = crc32c::crc32c(driver.memory.frame(frame));
             for ((_, block), named) in places.filter(|(_, named)| named.checksum == checksum) {
                 self.found.insert(*block, (frame, *named));
             }
         }
         self.frame = end;
-        if end < turn.cache.frames.count() {
+        if end < cache.frames.count() {
             return Err(Stop::Wait(Wait::Turn));
         }
         let named = std::mem::take(&mut self.named).into_iter();
@@ -387,7 +386,7 @@ impl Examination {
     pub(crate) fn io_done(&mut self, io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) {
         match self.under_way.remove(&io).expect("an I/O ends once") {
             UnderWay::Log { at, frames } => {
-                self.log_read(at, &frames, result, turn);
+                self.log_read(at, &frames, result, turn.log, &turn.driver);
                 frames.into_iter().for_each(|frame| turn.cache.frames.give(frame));
             }
             UnderWay::Write { .. } if result.is_ok() => {}
@@ -415,7 +414,8 @@ impl Examination {
         at: Lsn,
         frames: &[FrameNo],
         result: Result<(), Errno>,
-        turn: &Turn<'_>,
+        log: &OpLog,
+        driver: &Driver<'_>,
     ) {
         let device = &mut self.device;
         if result.is_err() {
@@ -426,8 +426,8 @@ impl Examination {
         }
         device.attempts = 0;
         for (block, frame) in (at.0 / BLOCK..).zip(frames) {
-            let (own, _) = turn.log.image.place(Lsn(block * BLOCK));
-            let (own, there) = (turn.driver.memory.frame(own), turn.driver.memory.frame(*frame));
+            let (own, _) = log.image.place(Lsn(block * BLOCK));
+            let (own, there) = (driver.memory.frame(own), driver.memory.frame(*frame));
             let same = own.iter().zip(there).take_while(|(a, b)| a == b).count();
             if same < BLOCK_SIZE {
                 device.different.insert(block, same);

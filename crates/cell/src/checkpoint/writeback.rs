@@ -38,7 +38,7 @@ fn write_beyond(limit: usize, shards: &mut Shards, turn: &mut Turn<'_>) {
         match place_pages(shards, WRITE_BACK_BATCH, turn) {
             Ok(()) => turn.seal(),
             Err(Stop::Wait(Wait::Node(shard, pointer))) => {
-                read_node(shard, pointer, turn);
+                read_node(shard, pointer, turn.cache, &mut turn.driver);
                 return;
             }
             // The state of the shard is damaged, perhaps. A checkpoint gives it up, and its pages.

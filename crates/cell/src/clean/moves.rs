@@ -22,7 +22,7 @@ use super::shared::share_others;
 use crate::budget::{Growth, Need};
 use crate::cache::pages::tag;
 use crate::data::writeback::place_pages_of;
-use crate::frames::Cache;
+use crate::frames::cache::Cache;
 use crate::frames::{PageNo, Placed};
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;

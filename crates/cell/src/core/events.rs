@@ -16,8 +16,8 @@ use crate::driver::Driver;
 use crate::durable::{become_read_only, flush_done, hold_log, log_write_done, written_through};
 use crate::event::{Effect, Event, FrameNo, IoId, PeerBody, PeerMessage, SlotRef};
 use crate::fleet::Readiness;
-use crate::frames::Cache;
 use crate::frames::PageNo;
+use crate::frames::cache::Cache;
 use crate::frames::io::{Purpose, READ_PAUSE, Unread};
 use crate::plant::Plant;
 use crate::run::task::Task;
@@ -35,7 +35,7 @@ impl Core {
         self.forget_displaced_leases(turn.sessions);
         turn.waits.wake_all(WaitKey::Turn);
         if self.replay.frames.are_to_keep() {
-            self.replay.frames.keep(turn);
+            self.replay.frames.keep(turn.cache, &mut turn.driver);
         }
         let who = match &event {
             Event::Request { from, header, request } => {
@@ -99,7 +99,9 @@ impl Core {
         if self.tasks.of_slot(from).is_some() {
             return None;
         }
-        if request.is_some_and(|request| !may_name(from.client, &who, header, request, turn)) {
+        if request.is_some_and(|request| {
+            !may_name(from.client, &who, header, request, turn.fleet, turn.sessions)
+        }) {
             Self::reply_error(from, header.seq, Errno::ESTALE, &mut turn.driver);
             return None;
         }
@@ -183,8 +185,8 @@ impl Core {
                 self.checkpoint.failed(&mut self.shards, others, failed, turn);
             }
             Order::ReadOnly { errno } => become_read_only(errno, turn),
-            Order::Cut { ends } => self.replay.cut_log(&ends, turn),
-            Order::Replay => self.replay.start(turn),
+            Order::Cut { ends } => self.replay.cut_log(&ends, turn.fleet, &mut turn.driver),
+            Order::Replay => self.replay.start(turn.log, turn.waits),
             Order::Claimed { chunks } => self.chunks_claimed(&chunks, turn),
             Order::Abandoned { number } => {
                 let participants = &mut self.participants;
@@ -197,7 +199,9 @@ impl Core {
             }
             Order::GivenUp { shard } => self.shards.avoid(shard),
             Order::Served { shard } => self.shards.trust(shard),
-            Order::Probe { cell, trial } => self.probe_peer(cell, trial, turn),
+            Order::Probe { cell, trial } => {
+                self.probe_peer(cell, trial, turn.fleet, &mut turn.driver)
+            }
             Order::Lost { cell, epoch } => self.peer_lost(cell, epoch, turn),
             Order::Joined { cell, .. } => self.peer_joined(cell, turn),
             Order::Stop => turn.report_stopped(),
@@ -255,7 +259,7 @@ impl Core {
                 self.write_again(lost, turn);
             }
             Purpose::Examine => self.examination.io_done(io, result, turn),
-            Purpose::Reserve => reserved(io, result, turn),
+            Purpose::Reserve => reserved(io, result, turn.chunks, turn.waits),
             Purpose::Discard => discarded(io, result, turn),
             Purpose::Probe { frame } => turn.cache.frames.give(frame),
             Purpose::WriteNodes { frames } => {
@@ -337,7 +341,7 @@ impl Core {
         match turn.cache.io.unread(block, result.is_err(), turn.driver.now.monotonic) {
             Unread::Again => {
                 if result.is_err() {
-                    probe(turn);
+                    probe(turn.cache, &mut turn.driver);
                 }
                 turn.waits.requeue(WaitKey::Io(io), WaitKey::Reading);
                 let pause = if result.is_ok() { Duration::ZERO } else { READ_PAUSE };

@@ -22,7 +22,9 @@ use warren_proto::{PeerReply, PeerRequest};
 use crate::caretaker::owe;
 use crate::core::Core;
 use crate::count::count;
+use crate::driver::Driver;
 use crate::durable::{harden_again, harden_for, hardened};
+use crate::fleet::Fleet;
 use crate::give_up::of_served;
 use crate::run::wait::WaitKey;
 use crate::run::work::Work;
@@ -64,7 +66,13 @@ impl Core {
             }
             PeerRequest::Commit { txn, changes } => {
                 let changes = of_served(shards, changes);
-                self.participants.receive_commit(shards, from, (txn, changes), turn);
+                self.participants.receive_commit(
+                    shards,
+                    from,
+                    (txn, changes),
+                    turn.waits,
+                    &mut turn.driver,
+                );
             }
             PeerRequest::Count { ask } => {
                 let count = count(shards, turn.chunks);
@@ -141,15 +149,21 @@ impl Core {
     }
 
     /// Asks a cell whether it still answers. This cell itself answers at once.
-    pub(super) fn probe_peer(&mut self, cell: CellId, trial: u64, turn: &mut Turn<'_>) {
-        if cell == turn.fleet.volume.id {
-            return turn.report(Report::Answered { trial });
+    pub(super) fn probe_peer(
+        &mut self,
+        cell: CellId,
+        trial: u64,
+        fleet: &mut Fleet,
+        driver: &mut Driver<'_>,
+    ) {
+        if cell == fleet.volume.id {
+            return driver.report(Report::Answered { trial });
         }
-        if turn.fleet.peers.is_lost(cell) {
+        if fleet.peers.is_lost(cell) {
             return;
         }
-        send_request(cell, PeerRequest::Probe { trial }, &mut turn.driver);
-        turn.report(Report::Asked { trial });
+        send_request(cell, PeerRequest::Probe { trial }, driver);
+        driver.report(Report::Asked { trial });
     }
 
     /// A successor of the lost cell starts.
@@ -159,7 +173,7 @@ impl Core {
         poll_pool(&mut self.shards, turn);
         self.counting.ask_again(cell, turn);
         self.cleaner.peer_joined(cell, turn);
-        harden_again(cell, turn);
+        harden_again(cell, turn.log, &mut turn.driver);
         if turn.log.image.is_open() {
             self.coordinator.send_again(cell, &mut turn.driver);
             self.coordinator.send_all_said(turn);
@@ -194,7 +208,7 @@ impl Core {
         turn.fleet.peers.send_decisions_to_all();
         self.coordinator.resume(&mut self.shards, decided, turn);
         for owed in self.replay.take_owed() {
-            self.participants.make_owed(owed, turn);
+            self.participants.make_owed(owed, turn.fleet, turn.waits);
         }
         self.take_in_early(turn);
         self.end_recovery_if_complete(turn);

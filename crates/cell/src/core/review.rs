@@ -10,6 +10,8 @@ use warren_proto::{Asked, PeerReply, PeerRequest};
 
 use crate::core::Core;
 use crate::durable::harden_again;
+use crate::fleet::Fleet;
+use crate::frames::cache::Cache;
 use crate::log::OpLog;
 use crate::overdue::Inquiry;
 use crate::run::task::Task;
@@ -63,7 +65,7 @@ impl Core {
         );
         let mut asked: BTreeSet<_> = decided.chain(chunks).collect();
         if self.replay.is_done() {
-            let others = self.asked_while_serving(turn);
+            let others = self.asked_while_serving(turn.fleet, turn.log);
             asked.extend(others.filter(|(cell, _)| !turn.fleet.peers.is_recovering(*cell)));
         }
         asked.retain(|(cell, _)| !turn.fleet.peers.is_lost(*cell));
@@ -72,13 +74,14 @@ impl Core {
 
     fn asked_while_serving<'a>(
         &'a self,
-        turn: &'a Turn<'_>,
+        fleet: &Fleet,
+        log: &'a OpLog,
     ) -> impl Iterator<Item = (CellId, Asked)> + 'a {
         let undecided = self.participants.undecided();
-        let harden = turn.log.depends.open_asks();
+        let harden = log.depends.open_asks();
         (self.coordinator.asked(&self.tasks))
             .chain(self.counting.asked())
-            .chain(self.cleaner.unanswered(turn.fleet.volume.id))
+            .chain(self.cleaner.unanswered(fleet.volume.id))
             .chain(harden.map(|(cell, lsn)| (cell, Asked::Harden { lsn })))
             .chain(undecided.map(|txn| (txn.cell, Asked::Decision { txn })))
     }
@@ -102,7 +105,9 @@ impl Core {
                         OfChunks { oldest, search: SearchNo(search) },
                     );
                 }
-                Asked::AllSaid => self.coordinator.repeat_all_said(from, turn),
+                Asked::AllSaid => {
+                    self.coordinator.repeat_all_said(from, turn.fleet, &mut turn.driver)
+                }
                 // Its abort may be under way still, and does no harm if it comes twice.
                 Asked::Decision { txn } => {
                     if !self.coordinator.knows(txn) {
@@ -166,7 +171,7 @@ impl Core {
                 Asked::Commit { txn } => self.coordinator.repeat_commit(txn, at, &mut turn.driver),
                 Asked::Count { .. } => self.counting.ask_again(at, turn),
                 Asked::Clean { .. } => self.cleaner.ask_again(at, turn),
-                Asked::Harden { .. } => harden_again(at, turn),
+                Asked::Harden { .. } => harden_again(at, turn.log, &mut turn.driver),
                 // Their answers are messages of their own.
                 Asked::Decision { .. } | Asked::AllSaid | Asked::Chunks { .. } => {}
             }
@@ -184,7 +189,10 @@ impl Core {
 
     /// Finds the tasks that wait for nothing that can come.
     fn lost_tasks(&self, turn: &Turn<'_>) -> Vec<TaskId> {
-        let waiting = turn.waits.all().filter(|(_, key)| key.is_none_or(|key| can_come(key, turn)));
+        let waiting = turn
+            .waits
+            .all()
+            .filter(|(_, key)| key.is_none_or(|key| can_come(key, turn.fleet, turn.cache)));
         let mut live: BTreeSet<TaskId> = waiting.map(|(id, _)| id).collect();
         live.extend(self.shards.values().flat_map(|shard| shard.locks.waiting()));
         let lost = self
@@ -206,11 +214,11 @@ impl Core {
 }
 
 /// Whether the event can still come.
-fn can_come(key: WaitKey, turn: &Turn<'_>) -> bool {
+fn can_come(key: WaitKey, fleet: &Fleet, cache: &Cache) -> bool {
     match key {
-        WaitKey::Io(io) => turn.cache.io.is_live(io),
-        WaitKey::Joined(cell) => turn.fleet.peers.is_lost(cell),
-        WaitKey::Undrained => turn.fleet.checkpoints.is_drained(),
+        WaitKey::Io(io) => cache.io.is_live(io),
+        WaitKey::Joined(cell) => fleet.peers.is_lost(cell),
+        WaitKey::Undrained => fleet.checkpoints.is_drained(),
         // Each of these has its own owner, which wakes all that wait for it: a client, the
         // supervisor, another cell, the device or the next event.
         _ => true,

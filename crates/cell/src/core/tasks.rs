@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::durable::advance_log;
 use crate::event::{Effect, SlotRef};
 use crate::fleet::Fleet;
-use crate::frames::Cache;
+use crate::frames::cache::Cache;
 use crate::give_up::{give_up, refuses};
 use crate::inode::grant::grant_beside;
 use crate::inode::lock::{grant_more_file_locks, lock_file};
@@ -54,7 +54,7 @@ impl Core {
             self.checkpoint.advance(&mut self.shards, turn);
             self.cleaner.advance(&mut self.shards, turn);
             if turn.cache.io.may_write_node() {
-                issue_node_writes(turn);
+                issue_node_writes(turn.cache, &mut turn.driver);
             }
             turn.seal();
             advance_log(turn);
@@ -195,7 +195,7 @@ impl Core {
                 self.coordinator.abort(&mut self.shards, &mut task.state, turn);
                 Wait::Checkpoint
             }
-            Stop::Fail(errno) if self.is_decided(&task.work, errno) => {
+            Stop::Fail(errno) if is_decided(&task.work, errno) => {
                 self.give_up_refusing(&task.work, errno, turn);
                 Wait::Yield
             }
@@ -420,7 +420,7 @@ impl Core {
             (Work::Clean { shard }, Err(_)) => {
                 self.cleaner.cannot_clean(*shard, self.shards.get_mut(shard), turn.cache);
             }
-            (Work::Fix, Err(errno)) => Checkpoint::fix_failed(*errno, turn),
+            (Work::Fix, Err(errno)) => Checkpoint::fix_failed(*errno, turn.fleet, &mut turn.driver),
             (Work::Save, Err(_)) => turn.report_stopped(),
             (Work::OpenShard { shard }, Err(errno)) => {
                 self.give_up(*shard, *errno, turn);
@@ -483,17 +483,6 @@ impl Core {
         turn.report_if_ready();
     }
 
-    /// Whether the work makes changes that were decided elsewhere, and cannot. No client may see
-    /// half of them.
-    fn is_decided(&self, work: &Work, errno: Errno) -> bool {
-        match work {
-            // The peer has sent an impossible change.
-            Work::Commit { .. } => errno != Errno::EPROTO,
-            Work::Again { .. } => true,
-            _ => false,
-        }
-    }
-
     /// Gives up the shard that cannot make its part of the decided changes. The work continues with
     /// the other shards.
     fn give_up_refusing(&mut self, work: &Work, errno: Errno, turn: &mut Turn<'_>) {
@@ -518,7 +507,7 @@ impl Core {
         match wait {
             Wait::Registered => {}
             Wait::Node(shard, pointer) => {
-                let io = read_node(shard, pointer, turn);
+                let io = read_node(shard, pointer, turn.cache, &mut turn.driver);
                 turn.waits.wait_for(io.map_or(WaitKey::Frames, WaitKey::Io), id);
             }
             Wait::Pages(shard, pages) => {
@@ -534,7 +523,7 @@ impl Core {
             Wait::Space(shard) => turn.waits.wait_for(WaitKey::Chunk(shard), id),
             Wait::Allocated => turn.waits.wait_for(WaitKey::Allocated, id),
             Wait::Cleaning => {
-                let key = self.cleaner.ask(task.state.is_privileged, turn);
+                let key = self.cleaner.ask(task.state.is_privileged, turn.fleet, &mut turn.driver);
                 turn.waits.wait_for(key, id);
             }
             Wait::Checkpoint => {
@@ -556,6 +545,17 @@ impl Core {
                 unreachable!("only operations on names meet other cells")
             }
         }
+    }
+}
+
+/// Whether the work makes changes that were decided elsewhere, and cannot. No client may see
+/// half of them.
+fn is_decided(work: &Work, errno: Errno) -> bool {
+    match work {
+        // The peer has sent an impossible change.
+        Work::Commit { .. } => errno != Errno::EPROTO,
+        Work::Again { .. } => true,
+        _ => false,
     }
 }
 

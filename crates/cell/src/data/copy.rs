@@ -160,6 +160,6 @@ fn settle(
     if turn.plants(Plant::ShareUnwritten) {
         return Ok(());
     }
-    harden(lsn, turn);
+    harden(lsn, turn.log, &mut turn.driver);
     Err(Stop::Wait(Wait::Durable))
 }

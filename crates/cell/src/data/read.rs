@@ -10,7 +10,9 @@ use crate::apply::step;
 use crate::cache::pages::{are_at_hand, bring_pages, pages_of, part_of};
 use crate::cache::transfer::load_pages;
 use crate::data::write::move_to;
+use crate::driver::Driver;
 use crate::event::SlotRef;
+use crate::frames::cache::Cache;
 use crate::plant::Plant;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
@@ -51,9 +53,9 @@ pub(crate) fn read(
     let lane = turn.sessions.clients.payload_max(to.client) as u64;
     let len = u64::from(len).min(lane).min(size.saturating_sub(offset));
     if len > 0 {
-        bring_pages(shard, ino, pages_of(offset, len), turn)?;
-        copy_out(shard, to, ino, offset, len, turn);
-        read_ahead(shard, handle, offset, len, size, turn);
+        bring_pages(shard, ino, pages_of(offset, len), turn.cache)?;
+        copy_out(shard, to, ino, offset, len, turn.cache, &mut turn.driver);
+        read_ahead(shard, handle, offset, len, size, turn.cache, &mut turn.driver);
         if !flags.contains(ReadFlags::NO_ATIME) {
             touch_atime(shard, ino, turn.sessions.clients.rules(to.client), turn);
         }
@@ -94,17 +96,25 @@ pub(crate) fn data_at_hand(
     {
         return 0;
     }
-    copy_out(shard, to, ino, 0, size, turn);
+    copy_out(shard, to, ino, 0, size, turn.cache, &mut turn.driver);
     size as u32
 }
 
-fn copy_out(shard: &Shard, to: SlotRef, ino: Ino, offset: u64, len: u64, turn: &mut Turn<'_>) {
+fn copy_out(
+    shard: &Shard,
+    to: SlotRef,
+    ino: Ino,
+    offset: u64,
+    len: u64,
+    cache: &mut Cache,
+    driver: &mut Driver<'_>,
+) {
     let mut at = 0;
     for page in pages_of(offset, len) {
         let (start, count) = part_of(page, offset, offset + len);
-        match shard.pages.page((ino, page), &mut turn.cache.frames) {
-            Some(found) => turn.driver.memory.frame_to_payload(found.frame, start, to, at, count),
-            None => turn.driver.memory.zero_payload(to, at, count),
+        match shard.pages.page((ino, page), &mut cache.frames) {
+            Some(found) => driver.memory.frame_to_payload(found.frame, start, to, at, count),
+            None => driver.memory.zero_payload(to, at, count),
         }
         at += count;
     }
@@ -117,22 +127,23 @@ fn read_ahead(
     offset: u64,
     len: u64,
     size: u64,
-    turn: &mut Turn<'_>,
+    cache: &mut Cache,
+    driver: &mut Driver<'_>,
 ) {
     let sequential = shard.opens.get_mut(handle).is_some_and(|file| file.read_end == offset);
     let (next, last) = ((offset + len).div_ceil(PAGE), size.div_ceil(PAGE));
-    if !sequential || next >= last || turn.cache.frames.count() < 8 * READ_AHEAD as u32 {
+    if !sequential || next >= last || cache.frames.count() < 8 * READ_AHEAD as u32 {
         return;
     }
     let ino = handle.ino;
     // Only when the reader has reached the middle of the last read-ahead.
     let middle = (ino, (next + READ_AHEAD / 2).min(last - 1));
-    if shard.pages.page(middle, &mut turn.cache.frames).is_some() {
+    if shard.pages.page(middle, &mut cache.frames).is_some() {
         return;
     }
     let mut wanted = Vec::new();
     for page in next..(next + READ_AHEAD).min(last) {
-        if shard.pages.page((ino, page), &mut turn.cache.frames).is_none()
+        if shard.pages.page((ino, page), &mut cache.frames).is_none()
             && let Ok(Some(placed)) = shard.placed(ino, page)
         {
             wanted.push(((ino, page), placed));
@@ -140,12 +151,12 @@ fn read_ahead(
     }
     let mut frames = Vec::with_capacity(wanted.len());
     while frames.len() < wanted.len()
-        && let Some(frame) = turn.cache.frames.take()
+        && let Some(frame) = cache.frames.take()
     {
         frames.push(frame);
     }
     wanted.truncate(frames.len());
-    load_pages(shard, &wanted, frames, turn);
+    load_pages(shard, &wanted, frames, cache, driver);
 }
 
 /// Whether a read changes the access time. Without rules it does as relatime: if the time is older

@@ -56,7 +56,7 @@ pub(crate) fn ready_to_truncate(
         recall_pages(shard, ino, Some(client), may_overtake, turn)?;
     }
     if !size.is_multiple_of(PAGE) {
-        bring_cut_page(shard, (ino, size / PAGE), turn)?;
+        bring_cut_page(shard, (ino, size / PAGE), turn.cache)?;
     }
     shard.fetch_extents(ino, size / PAGE, u64::MAX / PAGE)
 }

@@ -151,7 +151,7 @@ fn plan_write(
         keeps = keeps && !hole && !shard.is_shared(ino, page)?;
     }
     if missing {
-        return Err(wait_for_these(shard, ino, pages, is_partial, turn));
+        return Err(wait_for_these(shard, ino, pages, is_partial, turn.cache));
     }
     let count = plan.len() as u64;
     // Blocks that are allocated and not shared can always be written (decision 58).

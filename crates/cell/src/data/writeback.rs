@@ -7,8 +7,9 @@ use crate::apply::{cover_of, step};
 use crate::budget::WRITE_BACK_BATCH;
 use crate::cache::transfer::write_pages;
 use crate::event::FrameNo;
-use crate::frames::Cache;
 use crate::frames::PageNo;
+use crate::frames::cache::Cache;
+use crate::log::OpLog;
 use crate::plant::Plant;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
@@ -50,7 +51,7 @@ pub(crate) fn place_run(
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     let ino = first.0;
-    if !may_place_twice(shard, turn) && write_again(shard, first, turn) {
+    if !may_place_twice(shard, turn.log, turn.cache) && write_again(shard, first, turn) {
         return Ok(());
     }
     turn.check_log()?;
@@ -84,9 +85,9 @@ pub(crate) fn place_run(
 
 /// Whether the log and the shard have room to place every dirty page, and to place it once more if
 /// the write fails.
-fn may_place_twice(shard: &Shard, turn: &Turn<'_>) -> bool {
-    let (all, own) = (turn.cache.frames.dirty_pages(), shard.pages.dirty_pages());
-    turn.log_room(2 * all) > 0 && shard.room_with(2 * own) > 0
+fn may_place_twice(shard: &Shard, log: &OpLog, cache: &Cache) -> bool {
+    let (all, own) = (cache.frames.dirty_pages(), shard.pages.dirty_pages());
+    log.room(2 * all) > 0 && shard.room_with(2 * own) > 0
 }
 
 /// Repeats the writes of pages from `first` on that have failed, at the places that the log already

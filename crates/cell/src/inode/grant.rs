@@ -3,6 +3,8 @@
 use warren_base::{ClientId, Ino};
 use warren_proto::{Answer, FileName, Lease, LeaseKey, LeasedAttrs, LockKey, Reply, Request};
 
+use crate::driver::Driver;
+use crate::session::Sessions;
 use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::turn::Turn;
@@ -34,17 +36,13 @@ pub(crate) fn grant_names(
     shard: &mut Shard,
     dir: Ino,
     client: ClientId,
-    turn: &mut Turn<'_>,
+    sessions: &mut Sessions,
+    driver: &mut Driver<'_>,
 ) -> Option<Lease> {
     if shard.locks.is_changing(&LockKey::Inode(dir)) {
         return None;
     }
-    Some(shard.leases.grant(
-        LeaseKey::Names(dir),
-        client,
-        &mut turn.sessions.leases,
-        turn.driver.memory,
-    ))
+    Some(shard.leases.grant(LeaseKey::Names(dir), client, &mut sessions.leases, driver.memory))
 }
 
 /// Grants the leases on attributes that come with an answer beside the reply.

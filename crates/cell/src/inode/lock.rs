@@ -57,7 +57,10 @@ pub(crate) fn lock_file(
         return done(Reply::Done);
     }
     let grows = spec.lock != LockType::Unlock || shard.file_locks.splits(ino, client, spec);
-    if grows && (check_opens(uid, turn).is_err() || !shard.file_locks.has_room(ino, uid)) {
+    if grows
+        && (check_opens(uid, turn.log, turn.sessions).is_err()
+            || !shard.file_locks.has_room(ino, uid))
+    {
         return Err(Errno::ENOLCK.into());
     }
     let gives_up = shard.file_locks.gives_up(ino, client, spec);

@@ -13,6 +13,7 @@ use crate::change::attributes::{attributes_of, ready_to_change};
 use crate::change::capability;
 use crate::data::truncate::{ready_to_truncate, truncate_now};
 use crate::data::write::move_to;
+use crate::log::OpLog;
 use crate::permission;
 use crate::plant::Plant;
 use crate::reap::idle::close_idle;
@@ -37,7 +38,7 @@ pub(crate) fn open_file(
 ) -> Result<Opened, Stop> {
     permission::check_open(who, &shard.living(ino)?, access)?;
     let client = state.client.expect("a request");
-    check_opens(who.uid, turn)?;
+    check_opens(who.uid, turn.log, turn.sessions)?;
     let room = ready_to_open(shard, ino, access, state, turn)?;
     Ok(open_now(shard, ino, access, room, (client, who), turn))
 }
@@ -45,14 +46,10 @@ pub(crate) fn open_file(
 /// Whether the user may have another file open, or another lock held or waited for. Those of all
 /// users must fit a snapshot of the session. Each user has a share of it, however many clients it
 /// has.
-pub(crate) fn check_opens(uid: u32, turn: &mut Turn<'_>) -> Result<(), Errno> {
-    let all = turn.sessions.opens.all() + turn.sessions.lock_index.count();
-    let own = turn.sessions.opens.of_user(uid) + turn.sessions.lock_index.count_of_user(uid);
-    if may_take(uid, own, all, turn.log.budget().session_max()) {
-        Ok(())
-    } else {
-        Err(Errno::ENFILE)
-    }
+pub(crate) fn check_opens(uid: u32, log: &mut OpLog, sessions: &mut Sessions) -> Result<(), Errno> {
+    let all = sessions.opens.all() + sessions.lock_index.count();
+    let own = sessions.opens.of_user(uid) + sessions.lock_index.count_of_user(uid);
+    if may_take(uid, own, all, log.budget().session_max()) { Ok(()) } else { Err(Errno::ENFILE) }
 }
 
 /// Gets what an open needs if it truncates the file. Returns the room for that. EBUSY if a client
@@ -102,7 +99,7 @@ pub(crate) fn open_now(
     let is_mapped = !reads_direct && exclude_copies(shard, ino, access, client, turn);
     let uid = who.uid;
     let attr = shard.inode_value(ino).ok().flatten().expect("just looked up").attr;
-    let keeps = attr.nlink > 0 && !is_mapped && !reads_direct && may_keep(turn);
+    let keeps = attr.nlink > 0 && !is_mapped && !reads_direct && may_keep(turn.log, turn.sessions);
     let wants_lease = access.intersects(AccessMode::KEEP | AccessMode::SOLE);
     let access = access - (AccessMode::DATA | AccessMode::DISCARDED);
     let access = if keeps { access } else { access - AccessMode::KEEP };
@@ -143,8 +140,8 @@ fn is_direct(shard: &Shard, ino: Ino, access: AccessMode, turn: &Turn<'_>) -> bo
 /// Whether there is room for another handle that a client keeps after its last close. Kept handles
 /// take at most a quarter of the room for open files. (An inode without a name must end with its
 /// last close, so no handle of it is kept.)
-fn may_keep(turn: &Turn<'_>) -> bool {
-    turn.sessions.opens.all() < turn.log.budget().session_max() / KEPT_PART
+fn may_keep(log: &OpLog, sessions: &Sessions) -> bool {
+    sessions.opens.all() < log.budget().session_max() / KEPT_PART
 }
 
 /// A front's kernel may change the pages of a file that it has open for writing without a request,

@@ -74,7 +74,7 @@ pub(crate) fn fsync(
     };
     // This is done in each run, because an earlier attempt may have failed while the task waited
     // for something else.
-    harden(lsn, turn);
+    harden(lsn, turn.log, &mut turn.driver);
     let is_durable = turn.log.is_durable(lsn) || turn.plants(Plant::AnswerEarly);
     if is_durable { done(Reply::Done) } else { Err(Stop::Wait(Wait::Durable)) }
 }

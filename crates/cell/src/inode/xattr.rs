@@ -18,6 +18,7 @@ use crate::permission::{READ, STICKY, WRITE};
 use crate::run::answer::{Finished, done, fits_answer};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
+use crate::session::Sessions;
 use crate::shard::{Shard, xattrs};
 use crate::turn::Turn;
 
@@ -35,7 +36,7 @@ pub(crate) fn get_xattr(
     may_get(name, &shard.living(ino)?, who)?;
     let value = xattrs::value(shard, ino, name.as_bytes())?.ok_or(Errno::ENODATA)?;
     if value.len() > XATTR_SHORT_MAX {
-        return long(&value, to, turn);
+        return long(&value, to, turn.sessions, &mut turn.driver);
     }
     done(Reply::Xattr(value))
 }
@@ -147,15 +148,20 @@ pub(crate) fn list_xattrs(
         return done(reply);
     }
     let list: Vec<u8> = names.iter().flat_map(|name| name.iter().copied().chain([0])).collect();
-    long(&list, to, turn)
+    long(&list, to, turn.sessions, &mut turn.driver)
 }
 
 /// Replies with the payload, if the client's lane has room for it.
-fn long(bytes: &[u8], to: SlotRef, turn: &mut Turn<'_>) -> Result<Finished, Stop> {
+fn long(
+    bytes: &[u8],
+    to: SlotRef,
+    sessions: &mut Sessions,
+    driver: &mut Driver<'_>,
+) -> Result<Finished, Stop> {
     let len = bytes.len() as u32;
-    let fits = bytes.len() <= turn.sessions.clients.payload_max(to.client);
+    let fits = bytes.len() <= sessions.clients.payload_max(to.client);
     if fits {
-        turn.driver.memory.write_payload(to, bytes);
+        driver.memory.write_payload(to, bytes);
     }
     Ok(Some((Ok(Reply::LongXattr { len }), if fits { len } else { 0 })))
 }

@@ -107,7 +107,9 @@ fn hold(
         return Ok(false);
     }
     match stop {
-        Some(Stop::Wait(Wait::Peek(ino))) => Err(coordinator.peek((id, state), *ino, turn)),
+        Some(Stop::Wait(Wait::Peek(ino))) => {
+            Err(coordinator.peek((id, state), *ino, turn.fleet, &mut turn.driver))
+        }
         Some(Stop::Wait(Wait::Remote)) => {
             // Everything touched is locked, but a value is missing: the peer did not send it.
             Err(Stop::Fail(Errno::EPROTO))
@@ -172,7 +174,7 @@ fn carry_out(
 ) -> Result<Finished, Stop> {
     let client = call.from.client;
     if let PlannedReply::Created { open: Some(_), .. } = &plan.reply {
-        check_opens(call.who.uid, turn)?;
+        check_opens(call.who.uid, turn.log, turn.sessions)?;
     }
     let mut opening = Reservation::none();
     if let PlannedReply::Created { attr, found: true, open: Some(access), .. } = &plan.reply {
@@ -222,7 +224,7 @@ fn answer(
             if let (Reply::Listing { lease, .. }, Some(shard)) =
                 (&mut *reply, shards.get_mut(&dir.shard()))
             {
-                *lease = grant_names(shard, dir, client, turn);
+                *lease = grant_names(shard, dir, client, turn.sessions, &mut turn.driver);
             }
             Ok(std::mem::replace(reply, Reply::Done))
         }

@@ -231,7 +231,13 @@ impl Damaged {
                     let frames = &mut turn.cache.frames;
                     let frame = if is_alone { frames.take_for_node() } else { frames.take() };
                     let frame = frame.ok_or(Stop::Wait(Wait::Frames))?;
-                    load_pages(shard, &[(self.at, place)], vec![frame], turn);
+                    load_pages(
+                        shard,
+                        &[(self.at, place)],
+                        vec![frame],
+                        turn.cache,
+                        &mut turn.driver,
+                    );
                     shard.pages.pin(self.at, &mut turn.cache.frames);
                     return self.becomes(Fate::Reading);
                 }

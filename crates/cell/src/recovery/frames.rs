@@ -11,8 +11,9 @@ use warren_proto::{RangeChange, RangeCopy, Step};
 
 use crate::cache::transfer::write_pages;
 use crate::data::writeback::pages_a_turn;
+use crate::driver::Driver;
 use crate::event::FrameNo;
-use crate::frames::Cache;
+use crate::frames::cache::Cache;
 use crate::frames::{PageNo, Placed};
 use crate::plant::Plant;
 use crate::recovery::discard::Discards;
@@ -156,9 +157,9 @@ impl InheritedFrames {
 
     /// Sets aside the predecessor's frames that may hold dirty pages. Others remain, because some
     /// frames never hold any ([`crate::frames`]).
-    pub(crate) fn keep(&mut self, turn: &mut Turn<'_>) {
-        let (table, memory) = (&turn.cache.table, &*turn.driver.memory);
-        turn.cache.frames.keep_used(|frame| table.read(frame, memory).is_some());
+    pub(crate) fn keep(&mut self, cache: &mut Cache, driver: &mut Driver<'_>) {
+        let (table, memory) = (&cache.table, &*driver.memory);
+        cache.frames.keep_used(|frame| table.read(frame, memory).is_some());
         self.are_kept = true;
     }
 
@@ -179,7 +180,7 @@ impl InheritedFrames {
             Some(taking) => taking,
             None => self.look_at_all(shards, end, turn)?,
         };
-        let found = self.find_places(shards, &mut taking, turn);
+        let found = self.find_places(shards, &mut taking, turn.cache, &turn.driver);
         let found = found.and_then(|()| self.discards.restore(shards, turn));
         if found.is_ok() && !std::mem::replace(&mut taking.is_settled, true) {
             self.placed.extend(self.discards.written());
@@ -241,18 +242,15 @@ impl InheritedFrames {
         &mut self,
         shards: &Shards,
         taking: &mut Taking,
-        turn: &Turn<'_>,
+        cache: &Cache,
+        driver: &Driver<'_>,
     ) -> Result<(), Stop> {
-        let end = taking.looked_at + pages_a_turn(turn.cache);
+        let end = taking.looked_at + pages_a_turn(cache);
         while let Some((at, frame)) = taking.kept.get(taking.looked_at) {
             if taking.looked_at == end {
                 return Err(Stop::Wait(Wait::Turn));
             }
-            let entry = turn
-                .cache
-                .table
-                .read(*frame, turn.driver.memory)
-                .expect("it was found by its entry");
+            let entry = cache.table.read(*frame, driver.memory).expect("it was found by its entry");
             if !self.discards.has(*at, *frame)
                 && let Some(shard) = shards.get(&at.0.shard())
                 && let Some(place) = shard.placed(at.0, at.1)?
@@ -308,11 +306,11 @@ fn is_made(since: Lsn, end: Lsn) -> bool {
 }
 
 /// Clears the entries of changes that did not happen. They would count after the next record.
-pub(super) fn clear_unmade(end: Lsn, turn: &mut Turn<'_>) {
-    for frame in (0..turn.cache.frames.count()).map(FrameNo) {
-        let entry = turn.cache.table.read(frame, turn.driver.memory);
+pub(super) fn clear_unmade(end: Lsn, cache: &mut Cache, driver: &mut Driver<'_>) {
+    for frame in (0..cache.frames.count()).map(FrameNo) {
+        let entry = cache.table.read(frame, driver.memory);
         if entry.is_some_and(|entry| !is_made(entry.since, end)) {
-            turn.cache.table.clear(frame, turn.driver.memory);
+            cache.table.clear(frame, driver.memory);
         }
     }
 }

@@ -33,6 +33,7 @@ use crate::apply::{Mode, apply, make_again};
 use crate::caretaker::Held;
 use crate::chunks::free::Chunks;
 use crate::config::{LogConfig, Recovery};
+use crate::driver::Driver;
 use crate::event::{Effect, SlotRef};
 use crate::fleet::Fleet;
 use crate::give_up::give_up;
@@ -42,6 +43,7 @@ use crate::recovery::early::Early;
 use crate::recovery::frames::{InheritedFrames, clear_unmade};
 use crate::recovery::kept::KeptReplay;
 use crate::recovery::scan::Scan;
+use crate::run::wait::Waits;
 use crate::run::wait::{Stop, Wait};
 use crate::run::work::Work;
 use crate::session::Sessions;
@@ -155,9 +157,8 @@ impl Replay {
         }
     }
 
-    fn read_record(&self, limit: Lsn, turn: &Turn<'_>) -> Option<RawRecord> {
-        let log = &*turn.log;
-        let copy = |at, into: &mut [u8]| log.image.copy_out(at, into, turn.driver.memory);
+    fn read_record(&self, limit: Lsn, log: &OpLog, driver: &Driver<'_>) -> Option<RawRecord> {
+        let copy = |at, into: &mut [u8]| log.image.copy_out(at, into, driver.memory);
         read_record(self.at, limit, log.image.incarnation(), copy)
     }
 
@@ -167,15 +168,15 @@ impl Replay {
             Ok(None) => {}
             Ok(Some(end)) => {
                 (self.phase, self.cut) = (Phase::Cutting, end);
-                self.report_cut(turn);
+                self.report_cut(turn.fleet, &mut turn.driver);
             }
             Err(errno) => turn.log_is_broken(errno),
         }
     }
 
-    fn report_cut(&self, turn: &mut Turn<'_>) {
-        let (cell, lsn) = (turn.fleet.volume.id, self.cut);
-        turn.report(Report::LogEnd { cell, lsn });
+    fn report_cut(&self, fleet: &mut Fleet, driver: &mut Driver<'_>) {
+        let (cell, lsn) = (fleet.volume.id, self.cut);
+        driver.report(Report::LogEnd { cell, lsn });
     }
 
     /// Blocks of the log up to `lsn` were read, or the read failed.
@@ -187,18 +188,18 @@ impl Replay {
     }
 
     /// The known ends of all logs. This cell's log is cut where it depends on more than that.
-    pub(crate) fn cut_log(&mut self, ends: &[Lsn], turn: &mut Turn<'_>) {
+    pub(crate) fn cut_log(&mut self, ends: &[Lsn], fleet: &mut Fleet, driver: &mut Driver<'_>) {
         if let Some(at) = self.scan.rests_beyond(ends) {
             self.cut = self.cut.min(at);
         }
-        self.report_cut(turn);
+        self.report_cut(fleet, driver);
     }
 
     /// All cells agree: records before the cut happened.
-    pub(crate) fn start(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn start(&mut self, log: &mut OpLog, waits: &mut Waits) {
         self.phase = Phase::Replaying;
-        self.at = turn.log.image.start();
-        turn.waits.start(Work::Replay);
+        self.at = log.image.start();
+        waits.start(Work::Replay);
     }
 
     /// Replays records until something has to be read first.
@@ -222,7 +223,7 @@ impl Replay {
                     true => Lsn(turn.log.image.start().0 + turn.log.image.area().bytes()),
                     false => self.cut,
                 };
-                let Some(record) = self.read_record(limit, turn) else {
+                let Some(record) = self.read_record(limit, turn.log, &turn.driver) else {
                     return self.finish(shards, turn);
                 };
                 let (steps, cause) = parse(&record).ok_or(Errno::EIO)?;
@@ -336,7 +337,7 @@ impl Replay {
     fn finish(&mut self, shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop> {
         match self.kind {
             Recovery::Process => self.frames.take_back(shards, self.cut, turn)?,
-            Recovery::Caretaker => clear_unmade(self.cut, turn),
+            Recovery::Caretaker => clear_unmade(self.cut, turn.cache, &mut turn.driver),
             _ => shards.values_mut().for_each(|shard| shard.behind.clear()),
         }
         self.phase = Phase::Claiming;

@@ -15,8 +15,10 @@ use warren_base::{CellId, Errno, Lsn};
 use warren_disk::{FoundRecord, RECORD_MAX, durable_behind, find_record};
 use warren_proto::Step;
 
+use crate::driver::Driver;
 use crate::event::{Effect, FrameNo};
 use crate::frames::io::Purpose;
+use crate::log::OpLog;
 use crate::log::record::parse;
 use crate::turn::Turn;
 
@@ -67,9 +69,9 @@ impl Scan {
     }
 
     /// The next record in the loaded part.
-    fn find_record(&self, turn: &Turn<'_>) -> FoundRecord {
-        let image = &turn.log.image;
-        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.driver.memory);
+    fn find_record(&self, log: &OpLog, driver: &Driver<'_>) -> FoundRecord {
+        let image = &log.image;
+        let copy = |at, into: &mut [u8]| image.copy_out(at, into, driver.memory);
         find_record(self.at, self.loaded, image.incarnation(), copy)
     }
 
@@ -77,10 +79,10 @@ impl Scan {
     /// damaged that was durable.
     pub(super) fn advance(&mut self, turn: &mut Turn<'_>) -> Result<Option<Lsn>, Errno> {
         let limit = Lsn(turn.log.image.start().0 + turn.log.image.area().bytes());
-        if self.behind.is_none() && self.find_end(limit, turn) {
+        if self.behind.is_none() && self.find_end(limit, turn.log, &turn.driver) {
             self.behind = Some(Behind { looked: self.at, last: self.at, is_over: false });
         }
-        if self.look_behind(limit, turn)? {
+        if self.look_behind(limit, turn.log, &turn.driver)? {
             return Ok(Some(self.at));
         }
         self.load(limit, turn);
@@ -88,9 +90,9 @@ impl Scan {
     }
 
     /// Looks for the end in the loaded part. False if more of the log is needed.
-    fn find_end(&mut self, limit: Lsn, turn: &Turn<'_>) -> bool {
+    fn find_end(&mut self, limit: Lsn, log: &OpLog, driver: &Driver<'_>) -> bool {
         loop {
-            let record = match self.find_record(turn) {
+            let record = match self.find_record(log, driver) {
                 FoundRecord::Record(record) => record,
                 FoundRecord::Beyond => return self.loaded >= limit,
                 FoundRecord::None => return true,
@@ -106,15 +108,15 @@ impl Scan {
     }
 
     /// Looks for records behind the end in the loaded part. False if more of the log is needed.
-    fn look_behind(&mut self, limit: Lsn, turn: &Turn<'_>) -> Result<bool, Errno> {
+    fn look_behind(&mut self, limit: Lsn, log: &OpLog, driver: &Driver<'_>) -> Result<bool, Errno> {
         let Some(mut behind) = self.behind else { return Ok(false) };
-        let image = &turn.log.image;
-        let copy = |at, into: &mut [u8]| image.copy_out(at, into, turn.driver.memory);
+        let image = &log.image;
+        let copy = |at, into: &mut [u8]| image.copy_out(at, into, driver.memory);
         // A record may begin in what was loaded before, and end in what was loaded now.
         let from = behind.looked.0.saturating_sub(RECORD_MAX as u64).max(self.at.0);
         let found = durable_behind(Lsn(from), self.loaded, image.incarnation(), copy);
         if let Some((last, durable)) = found {
-            if durable > self.missing(turn) && !self.may_lose {
+            if durable > self.missing(log, driver) && !self.may_lose {
                 return Err(Errno::EUCLEAN);
             }
             behind.last = behind.last.max(last);
@@ -125,11 +127,11 @@ impl Scan {
     }
 
     /// Where the record would begin that is missing at the end of the log.
-    fn missing(&self, turn: &Turn<'_>) -> Lsn {
+    fn missing(&self, log: &OpLog, driver: &Driver<'_>) -> Lsn {
         let mut rest = [0; BLOCK_SIZE];
         let next = Lsn(self.at.0.next_multiple_of(BLOCK));
         let rest = &mut rest[..(next.0 - self.at.0) as usize];
-        turn.log.image.copy_out(self.at, rest, turn.driver.memory);
+        log.image.copy_out(self.at, rest, driver.memory);
         if rest.iter().all(|byte| *byte == 0) { next } else { self.at }
     }
 

@@ -7,6 +7,7 @@ use crate::chunks::host::{Review, blocks_of};
 use crate::event::{Effect, IoId};
 use crate::frames::io::Purpose;
 use crate::run::state::TaskState;
+use crate::run::wait::Waits;
 use crate::run::wait::{Stop, Wait, WaitKey};
 use crate::supply::claim::no_chunk_for;
 use crate::turn::Turn;
@@ -24,16 +25,21 @@ pub(crate) fn advance_host(turn: &mut Turn<'_>) {
     }
 }
 
-pub(crate) fn reserved(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) {
-    let Some(batch) = turn.chunks.batch_reserved(io, result.is_ok()) else { return };
+pub(crate) fn reserved(
+    io: IoId,
+    result: Result<(), Errno>,
+    chunks: &mut Chunks,
+    waits: &mut Waits,
+) {
+    let Some(batch) = chunks.batch_reserved(io, result.is_ok()) else { return };
     for shard in batch.waiting {
         if batch.any_allocated {
-            turn.waits.wake_all(WaitKey::Chunk(shard));
+            waits.wake_all(WaitKey::Chunk(shard));
         } else {
-            no_chunk_for(shard, turn.waits);
+            no_chunk_for(shard, waits);
         }
     }
-    turn.waits.wake_all(WaitKey::Allocated);
+    waits.wake_all(WaitKey::Allocated);
 }
 
 /// A checkpoint cannot wait for chunks once it has begun to fix its state. So it begins with some

@@ -19,6 +19,7 @@ use crate::recall::recall_names;
 use crate::run::state::{Decided, TaskState};
 use crate::run::task::Tasks;
 use crate::run::txn::{Awaits, Txn};
+use crate::run::wait::Waits;
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
 use crate::send::{send_request, suspect};
 use crate::shards::Shards;
@@ -101,11 +102,17 @@ fn is_led_to(key: &LockKey, values: &[(LockKey, KeyValue)]) -> bool {
 }
 
 /// Releases a key that the transaction holds or waits for at this cell.
-pub(super) fn unlock(shards: &mut Shards, key: &LockKey, txn: TxnId, turn: &mut Turn<'_>) {
+pub(super) fn unlock(
+    shards: &mut Shards,
+    key: &LockKey,
+    txn: TxnId,
+    fleet: &mut Fleet,
+    waits: &mut Waits,
+) {
     let Some(shard) = shards.get_mut(&key.shard()) else { return };
     let woken = shard.locks.unlock(key, txn);
-    if !turn.plants(Plant::LoseWakeup) {
-        woken.into_iter().for_each(|task| turn.waits.wake(task));
+    if !fleet.plants(Plant::LoseWakeup) {
+        woken.into_iter().for_each(|task| waits.wake(task));
     }
 }
 
@@ -237,16 +244,17 @@ impl Coordinator {
         &mut self,
         (id, state): (TaskId, &mut TaskState),
         ino: Ino,
-        turn: &mut Turn<'_>,
+        fleet: &mut Fleet,
+        driver: &mut Driver<'_>,
     ) -> Stop {
-        let Some(to) = turn.fleet.volume.owner(ino.shard()) else { return Errno::EIO.into() };
-        if turn.fleet.peers.is_lost(to) {
+        let Some(to) = fleet.volume.owner(ino.shard()) else { return Errno::EIO.into() };
+        if fleet.peers.is_lost(to) {
             return Stop::Wait(Wait::Joined(to));
         }
         let txn = state.txn.as_mut().expect("only a transaction peeks");
         txn.asks(Awaits::Peeked(to, ino));
         self.tasks.insert(txn.id, id);
-        send_request(to, PeerRequest::Peek { txn: txn.id, ino }, &mut turn.driver);
+        send_request(to, PeerRequest::Peek { txn: txn.id, ino }, driver);
         Stop::Wait(Wait::Registered)
     }
 
@@ -330,7 +338,7 @@ impl Coordinator {
         state.decided = Some(Box::new(Decided { txn: txn.id, others, answer: None }));
         for cell in txn.participants.iter().filter(|cell| !shape || **cell != owner) {
             let changes = by_cell.remove(cell).unwrap_or_default();
-            self.send_commit(txn.id, *cell, changes, turn);
+            self.send_commit(txn.id, *cell, changes, turn.fleet, &mut turn.driver);
         }
         self.advance(shards, txn.id, turn);
     }
@@ -350,16 +358,23 @@ impl Coordinator {
         self.committing.values().any(|commit| commit.is_recovered)
     }
 
-    fn send_commit(&mut self, txn: TxnId, to: CellId, changes: Vec<Change>, turn: &mut Turn<'_>) {
+    fn send_commit(
+        &mut self,
+        txn: TxnId,
+        to: CellId,
+        changes: Vec<Change>,
+        fleet: &mut Fleet,
+        driver: &mut Driver<'_>,
+    ) {
         if let Some(commit) = self.committing.get_mut(&txn) {
             commit.sent.insert(to, changes.clone());
         }
         // A cell that recovers has nothing prepared.
-        let request = match turn.fleet.peers.is_recovering(to) {
+        let request = match fleet.peers.is_recovering(to) {
             true => PeerRequest::Again { txn, changes },
             false => PeerRequest::Commit { txn, changes },
         };
-        send_request(to, request, &mut turn.driver);
+        send_request(to, request, driver);
     }
 
     /// Sends `cell`, which has lost its state, its part of every transaction that it may not have
@@ -423,18 +438,18 @@ impl Coordinator {
         let Some(commit) = self.committing.get_mut(&id) else { return };
         if !commit.changes_entries() {
             let (held, task) = (std::mem::take(&mut commit.held), commit.task.take());
-            held.iter().for_each(|key| unlock(shards, key, id, turn));
+            held.iter().for_each(|key| unlock(shards, key, id, turn.fleet, turn.waits));
             task.into_iter().for_each(|task| turn.waits.wake(task));
         }
         if !commit.sent.is_empty() {
             return self.send_all_said(turn);
         }
         if let Some((cell, changes)) = commit.last.take() {
-            self.send_commit(id, cell, changes, turn);
+            self.send_commit(id, cell, changes, turn.fleet, &mut turn.driver);
             return self.send_all_said(turn);
         }
         if commit.unlock_tree {
-            unlock(shards, &LockKey::Tree, id, turn);
+            unlock(shards, &LockKey::Tree, id, turn.fleet, turn.waits);
         }
         self.committing.remove(&id);
         turn.note(&Step::Finished { txn: id });
@@ -458,7 +473,7 @@ impl Coordinator {
             }
         }
         for key in txn.held.keys() {
-            unlock(shards, key, txn.id, turn);
+            unlock(shards, key, txn.id, turn.fleet, turn.waits);
         }
         turn.txn_ends(txn.id);
     }
@@ -520,9 +535,9 @@ impl Coordinator {
     }
 
     /// Sends `AllSaid` again to a recovering cell that has not received it.
-    pub(crate) fn repeat_all_said(&self, cell: CellId, turn: &mut Turn<'_>) {
-        if !turn.fleet.peers.is_recovering(cell) {
-            send_request(cell, PeerRequest::AllSaid { is_repeated: true }, &mut turn.driver);
+    pub(crate) fn repeat_all_said(&self, cell: CellId, fleet: &mut Fleet, driver: &mut Driver<'_>) {
+        if !fleet.peers.is_recovering(cell) {
+            send_request(cell, PeerRequest::AllSaid { is_repeated: true }, driver);
         }
     }
 }

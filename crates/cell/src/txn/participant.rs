@@ -22,6 +22,7 @@ use crate::give_up::of_served;
 use crate::plant::Plant;
 use crate::recall::{recall, recall_names};
 use crate::run::state::TaskState;
+use crate::run::wait::Waits;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
 use crate::send::{send_reply, suspect};
@@ -418,7 +419,7 @@ impl Participants {
             }
         }
         for (key, _) in &participant.keys {
-            unlock(shards, key, txn, turn);
+            unlock(shards, key, txn, turn.fleet, turn.waits);
         }
         match participant.state {
             State::Locking(task) => Some(task),
@@ -493,13 +494,14 @@ impl Participants {
         shards: &Shards,
         from: CellId,
         (txn, changes): (TxnId, Vec<Change>),
-        turn: &mut Turn<'_>,
+        waits: &mut Waits,
+        driver: &mut Driver<'_>,
     ) {
         let locked = changes.iter().all(|change| self.has_locked(shards, txn, change));
         if !locked || txn.cell != from || !self.known.contains_key(&txn) {
-            return suspect(from, &mut turn.driver);
+            return suspect(from, driver);
         }
-        turn.waits.start(Work::Commit { from, txn, changes });
+        waits.start(Work::Commit { from, txn, changes });
     }
 
     /// Whether every change is made that was sent again to this recovering cell.
@@ -513,9 +515,14 @@ impl Participants {
     }
 
     /// A predecessor owes its part of a transaction. It is made unless a later record has it.
-    pub(crate) fn make_owed(&mut self, (txn, changes): (TxnId, Vec<Change>), turn: &mut Turn<'_>) {
+    pub(crate) fn make_owed(
+        &mut self,
+        (txn, changes): (TxnId, Vec<Change>),
+        fleet: &mut Fleet,
+        waits: &mut Waits,
+    ) {
         self.making_again += 1;
-        turn.waits.start(Work::Again { from: turn.fleet.volume.id, txn, changes });
+        waits.start(Work::Again { from: fleet.volume.id, txn, changes });
     }
 
     /// The transactions whose changes were made here and that no checkpoint has made durable.
