@@ -1,4 +1,4 @@
-//! The cell's shards, handed out to the tasks that run in their affinity (Waffinity; design 5).
+//! The cell's shards, handed out to the tasks that run in their affinity (Waffinity 4).
 //!
 //! Between tasks the cell is in `Serial`, and no shard is handed out. A task runs in the affinity
 //! that its work names. In `Names(shard)` it is handed that shard, by value, and can reach no
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Index;
 
-use warren_affinity::{Affinity, Counters, Scheduler, Shape};
+use warren_affinity::{Affinity, Counters, Lent, Owned, Scheduler, Shape};
 use warren_base::{Errno, ShardId};
 
 use crate::run::wait::{Stop, Wait};
@@ -24,15 +24,24 @@ use crate::shard::space::Space;
 
 pub(crate) struct Shards {
     scheduler: Scheduler<()>,
-    /// By number. Empty for another cell's shard, and for the one that is handed out.
-    resting: Vec<Option<Box<Shard>>>,
+    /// Each is the state of its affinity.
+    owned: Owned<Box<Shard>>,
+    /// How many shards the volume has, and which of them are here.
+    count: u16,
     ids: Vec<ShardId>,
     running: Affinity,
-    held: Option<Box<Shard>>,
+    /// The shard that the running task was handed.
+    held: Option<Lent<Box<Shard>>>,
     given_up: BTreeMap<ShardId, GivenUp>,
     /// Shards of any cell that are known not to be served.
     unserved: BTreeSet<ShardId>,
 }
+
+/// A shard is whole: another thread could be handed it.
+const _: fn() = || {
+    const fn is_send<T: Send>() {}
+    is_send::<Shard>();
+};
 
 /// The remains of a shard that was given up.
 #[derive(Debug)]
@@ -62,16 +71,16 @@ impl Shards {
         shards: impl Iterator<Item = Shard>,
         lost: &BTreeSet<ShardId>,
     ) -> Self {
-        let mut resting: Vec<_> = (0..count).map(|_| None).collect();
-        let mut ids = Vec::new();
-        for shard in shards {
-            ids.push(shard.id);
-            let slot = usize::from(shard.id.0);
-            resting[slot] = Some(Box::new(shard));
-        }
-        ids.sort_unstable();
-        let shape = Shape { files: 1, stripes: 1, ..Shape::of(count as u16) };
+        let mut own: BTreeMap<ShardId, Box<Shard>> =
+            shards.map(|shard| (shard.id, Box::new(shard))).collect();
+        let ids = own.keys().copied().collect();
+        let count = count as u16;
+        let shape = Shape { files: 1, stripes: 1, ranges: 1, ..Shape::of(count) };
         let scheduler = Scheduler::new(shape, warren_affinity::Limits::default());
+        let owned = Owned::new(shape, |affinity| match affinity {
+            Affinity::Names(id) => own.remove(&id),
+            _ => None,
+        });
         let gone = |id: &ShardId| {
             let (space, errno) = (Space::default(), Errno::EIO);
             (*id, GivenUp { space, errno, kept_in: Vec::new(), record: Mark::Durable })
@@ -79,7 +88,8 @@ impl Shards {
         let given_up = lost.iter().map(gone).collect();
         Self {
             scheduler,
-            resting,
+            owned,
+            count,
             ids,
             running: Affinity::Serial,
             held: None,
@@ -92,27 +102,27 @@ impl Shards {
     pub(crate) fn enter(&mut self, affinity: Affinity) {
         assert_eq!(self.running, Affinity::Serial, "one task at a time");
         assert!(self.scheduler.try_run_now(affinity), "nothing else runs");
-        if let Affinity::Names(id) = affinity {
-            self.held = self.resting[usize::from(id.0)].take();
-        }
+        self.held = self.owned.hand_out(affinity);
         self.running = affinity;
     }
 
     /// Ends what [`Self::enter`] began.
     pub(crate) fn leave(&mut self) {
-        if let Affinity::Names(id) = self.running {
-            self.resting[usize::from(id.0)] = self.held.take();
+        if let Some(shard) = self.held.take() {
+            self.owned.give_back(shard);
         }
         self.scheduler.done(self.running);
         self.running = Affinity::Serial;
     }
 
+    /// The affinity of a shard. Clients, peers and disks may name shards that do not exist.
+    fn affinity_of(&self, id: ShardId) -> Option<Affinity> {
+        (id.0 < self.count).then_some(Affinity::Names(id))
+    }
+
     /// Whether the shard is this cell's, handed out or not, or given up.
     pub(crate) fn contains_key(&self, id: &ShardId) -> bool {
-        let is_handed_out = matches!(self.running, Affinity::Names(own) if own == *id);
-        is_handed_out
-            || self.resting.get(usize::from(id.0)).is_some_and(Option::is_some)
-            || self.is_given_up(*id)
+        self.ids.binary_search(id).is_ok() || self.is_given_up(*id)
     }
 
     /// Whether the shard is this cell's and is no longer served.
@@ -129,8 +139,7 @@ impl Shards {
 
     /// Removes the shard, which is no longer served. `None` if it was not served before.
     pub(crate) fn give_up(&mut self, id: ShardId) -> Option<Box<Shard>> {
-        assert!(!matches!(self.running, Affinity::Names(_)), "it may be handed out");
-        let shard = self.resting.get_mut(usize::from(id.0))?.take()?;
+        let shard = self.owned.remove_below(self.running, self.affinity_of(id)?)?;
         self.ids.retain(|own| *own != id);
         Some(shard)
     }
@@ -200,17 +209,20 @@ impl Shards {
     /// A shard of this cell that the running task was handed.
     pub(crate) fn get(&self, id: &ShardId) -> Option<&Shard> {
         match self.running {
-            Affinity::Names(own) if own == *id => self.held.as_deref(),
+            Affinity::Names(own) if own == *id => self.held.as_ref().map(|shard| &***shard),
             Affinity::Names(_) => None,
-            _ => self.resting.get(usize::from(id.0))?.as_deref(),
+            coarse => self.owned.below(coarse, self.affinity_of(*id)?).map(|shard| &**shard),
         }
     }
 
     pub(crate) fn get_mut(&mut self, id: &ShardId) -> Option<&mut Shard> {
         match self.running {
-            Affinity::Names(own) if own == *id => self.held.as_deref_mut(),
+            Affinity::Names(own) if own == *id => self.held.as_mut().map(|shard| &mut ***shard),
             Affinity::Names(_) => None,
-            _ => self.resting.get_mut(usize::from(id.0))?.as_deref_mut(),
+            coarse => {
+                let affinity = self.affinity_of(*id)?;
+                self.owned.below_mut(coarse, affinity).map(|shard| &mut **shard)
+            }
         }
     }
 
@@ -235,19 +247,11 @@ impl Shards {
 
     /// All shards, for a task that runs in an affinity that may reach them all.
     pub(crate) fn values(&self) -> impl Iterator<Item = &Shard> {
-        assert!(
-            !matches!(self.running, Affinity::Names(_)),
-            "a handler reached beyond its affinity"
-        );
-        self.resting.iter().flatten().map(|shard| &**shard)
+        self.owned.all(self.running).map(|shard| &**shard)
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Shard> {
-        assert!(
-            !matches!(self.running, Affinity::Names(_)),
-            "a handler reached beyond its affinity"
-        );
-        self.resting.iter_mut().flatten().map(|shard| &mut **shard)
+        self.owned.all_mut(self.running).map(|shard| &mut **shard)
     }
 
     pub(crate) fn counters(&self) -> &Counters {

@@ -118,7 +118,7 @@ fn random_schedule(seed: u64) {
     let affinities: Vec<Affinity> = SHAPE.affinities().collect();
     let (threads, mut submitting) = (1 + rng.below(6), 400);
     let mut scheduler = scheduler(limits);
-    let mut owned = Owned::new(SHAPE, |_| 0u32);
+    let mut owned = Owned::new(SHAPE, |_| Some(0u32));
     let mut running = Vec::new();
     let mut expected: BTreeMap<Affinity, std::collections::VecDeque<u32>> = BTreeMap::new();
     let mut handed_out = 0;
@@ -139,11 +139,11 @@ fn random_schedule(seed: u64) {
             if rng.chance(1, 4) {
                 let affinity = *rng.pick(&affinities);
                 if scheduler.try_run_now(affinity) {
-                    running.push(owned.hand_out(affinity));
+                    running.push(owned.hand_out(affinity).expect("it has state"));
                 }
             } else if let Some((affinity, message)) = scheduler.next() {
                 assert_eq!(expected.get_mut(&affinity).unwrap().pop_front(), Some(message));
-                running.push(owned.hand_out(affinity));
+                running.push(owned.hand_out(affinity).expect("it has state"));
                 handed_out += 1;
             } else {
                 assert!(!running.is_empty() || scheduler.is_empty(), "stuck, seed {seed}");
