@@ -16,8 +16,8 @@
 //! * [`Owned`] hands the state of an affinity, as a value, to the thread that runs it.
 //! * [`Model`] maps the needs of a message to its affinity: classical, hierarchical or hybrid.
 //!
-//! A cell has one thread today, and its shards are its finest affinities. [`Model`] and stripes have
-//! no user yet: several threads in a cell will need them.
+//! A cell has one thread today, and its shards are its finest affinities. [`Model`] and stripes
+//! have no user yet: several threads in a cell will need them.
 //!
 //! This crate has no threads and takes no locks. A driver with several threads keeps one
 //! `Scheduler` behind a short lock of its own.
