@@ -4,7 +4,11 @@
 //!
 //! Beside the library are directories for platforms, of which `packaging/install.sh` copies those
 //! of the profile `interposer`.
+//!
+//! A system call that the kernel's header has, and the library's table has not, is an error.
 
+#[path = "build/kernel_calls.rs"]
+mod kernel_calls;
 #[path = "build/platforms.rs"]
 mod platforms;
 
@@ -12,7 +16,8 @@ use std::path::Path;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=build/platforms.rs");
+    println!("cargo:rerun-if-changed=build");
+    println!("cargo:rerun-if-changed=src/syscalls/rows.rs");
     println!("cargo:rerun-if-changed=layout.ld");
     let directory = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
     let layout = format!("-Wl,-T,{directory}/layout.ld");
@@ -30,6 +35,9 @@ fn main() {
     ];
     for argument in arguments {
         println!("cargo:rustc-cdylib-link-arg={argument}");
+    }
+    for error in kernel_calls::errors() {
+        println!("cargo::error={error}");
     }
     // Cargo leaves the library in the third directory above that of a script.
     let out = std::env::var_os("OUT_DIR").unwrap_or_default();

@@ -1,5 +1,7 @@
 //! A call that the program is about to make, and what becomes of it.
 
+use crate::syscalls::{self, Arguments, Names, Row};
+
 /// A call that the program is about to make.
 #[derive(Debug)]
 #[repr(C)]
@@ -8,6 +10,28 @@ pub(crate) struct SystemCall {
     pub args: [usize; 6],
     /// Where the program goes on.
     pub return_address: usize,
+}
+
+impl SystemCall {
+    /// What is known of it.
+    #[inline]
+    pub(crate) fn row(&self) -> &'static Row {
+        syscalls::row(self.number)
+    }
+
+    /// The descriptors among its arguments.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = usize> {
+        let among = match self.row().names {
+            Names::In(arguments) => arguments,
+            _ => Arguments::NONE,
+        };
+        among.of(&self.args).map(|number| number as u32 as usize)
+    }
+
+    /// The paths among its arguments that may lead to descriptors.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = usize> {
+        self.row().paths.of(&self.args)
+    }
 }
 
 /// What becomes of a call.

@@ -57,6 +57,7 @@ mod site;
 mod start;
 mod state;
 mod stub;
+mod syscalls;
 mod thread;
 mod threads;
 mod tools;

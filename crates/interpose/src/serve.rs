@@ -20,7 +20,6 @@ pub(crate) mod admission;
 mod answer;
 mod changes;
 mod choice;
-mod class;
 pub(crate) mod clock;
 mod cwd;
 mod descriptors;
@@ -50,8 +49,8 @@ mod xattrs;
 
 use crate::call::{SystemCall, Verdict};
 use crate::state::is_child;
+use crate::syscalls::Class;
 use admission::Phase;
-use class::Class;
 use why::Refusal;
 
 pub(crate) use files::adoption;
@@ -59,7 +58,7 @@ pub(crate) use files::adoption;
 /// Any call of the program.
 #[inline]
 pub(crate) fn on_call(call: &SystemCall) -> Verdict {
-    let class = Class::of(call);
+    let class = call.row().class;
     if (files::pending::are_any() || files::are_any())
         && let Some(verdict) = on_descriptors(call, class)
     {

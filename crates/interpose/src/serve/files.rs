@@ -54,6 +54,7 @@ use crate::call::{SystemCall, Verdict};
 use crate::fleet::{self as client, files as fleet, watches};
 use crate::state::is_child;
 use crate::stub;
+use crate::syscalls::OnFile;
 
 use super::answer::give;
 use super::descriptors::{F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, FD_CLOEXEC};
@@ -84,71 +85,39 @@ pub(super) fn are_any() -> bool {
 /// more. `is_by_path`: it may be served by its path.
 #[inline(never)]
 pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
-    let [descriptor, ..] = call.args;
-    if matches!(call.number, nr::FCHMOD | nr::FSETXATTR) && !is_child() {
+    let [descriptor, second, third, ..] = call.args;
+    let operation = call.row().file;
+    if matches!(operation, OnFile::SetMode | OnFile::SetXattr) && !is_child() {
         handover::before_loss(call, descriptor);
     }
-    let result = match call.number {
-        nr::IOCTL
-            if call.args[1] as u32 == arguments::FICLONE
-                && let Some(result) = copy::clone(call.args[2], descriptor) =>
-        {
-            Some(result)
+    let cloned = || copy::clone(third, descriptor);
+    let on_file = || table::find(descriptor as u32 as usize).and_then(|file| one(call, &file));
+    let result = match operation {
+        OnFile::Nothing | OnFile::Link => None,
+        OnFile::Ioctl if arguments::NAME_OTHERS.contains(&(second as u32)) => {
+            match (second as u32 == arguments::FICLONE).then(cloned).flatten() {
+                Some(result) => Some(result),
+                None => {
+                    handover::those_before(call, |_| true);
+                    None
+                }
+            }
         }
-        nr::COPY_FILE_RANGE if watches::state() == 0 => copy::copy(call),
-        nr::MMAP => mapped::map(call),
-        nr::IOCTL if arguments::NAME_OTHERS.contains(&(call.args[1] as u32)) => {
-            handover::those_before(call, |_| true);
-            return before_kernel(call);
-        }
-        nr::READ
-        | nr::WRITE
-        | nr::PREAD64
-        | nr::PWRITE64
-        | nr::READV
-        | nr::WRITEV
-        | nr::PREADV
-        | nr::PREADV2
-        | nr::PWRITEV
-        | nr::PWRITEV2
-        | nr::READAHEAD
-        | nr::LSEEK
-        | nr::FSTAT
-        | nr::CLOSE
-        | nr::FCNTL
-        | nr::IOCTL
-        | nr::FADVISE64
-        | nr::SYNC_FILE_RANGE
-        | nr::FALLOCATE
-        | nr::FSTATFS
-        | nr::FSYNC
-        | nr::FDATASYNC
-        | nr::FTRUNCATE
-        | nr::FCHMOD
-        | nr::FCHOWN
-        | nr::FGETXATTR
-        | nr::FSETXATTR
-        | nr::FLISTXATTR
-        | nr::DUP
-        | nr::GETDENTS64 => {
-            table::find(descriptor as u32 as usize).and_then(|served| one(call, &served))
-        }
-        nr::UTIMENSAT if call.args[1] == 0 => {
-            table::find(descriptor as u32 as usize).and_then(|served| one(call, &served))
-        }
-        nr::NEWFSTATAT | nr::STATX => {
-            of_descriptor(call).and_then(|(served, request)| stat(&served, &request))
-        }
-        nr::CLOSE_RANGE => {
+        OnFile::Copy if watches::state() != 0 => None,
+        OnFile::Copy => copy::copy(call),
+        OnFile::Map => mapped::map(call),
+        OnFile::SetTimes if second != 0 => None,
+        OnFile::StatAt => of_descriptor(call).and_then(|(file, request)| stat(&file, &request)),
+        OnFile::CloseRange => {
             close_range(call);
             free_numbers(call);
             return None;
         }
-        nr::EXECVE | nr::EXECVEAT => {
+        OnFile::Exec => {
             handover::those_before(call, |file| !file.closes_on_exec());
-            return before_kernel(call);
+            None
         }
-        nr::CLONE | nr::CLONE3 | nr::VFORK => {
+        OnFile::Child => {
             let flags = clone_flags(call);
             if flags & CLONE_FILES == 0 {
                 lending::before_child(call, flags);
@@ -156,14 +125,13 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
             free_numbers(call);
             return None;
         }
-        _ => None,
+        _ => on_file(),
     };
     if let Some(result) = result {
         return Some(Verdict::Served(result));
     }
     // `lookup` may serve calls by path, and `changes` a mode by the link of a descriptor.
-    let by_link = [nr::CHMOD, nr::FCHMODAT].contains(&call.number);
-    if is_by_path && (by_link || !arguments::leads_to_descriptors(call)) {
+    if is_by_path && (operation == OnFile::Link || !arguments::leads_to_descriptors(call)) {
         return None;
     }
     before_kernel(call)
@@ -238,13 +206,14 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
     if file.flags() & open::O_PATH != 0 && !is_of_places(call) {
         return None;
     }
-    if changes(call) && !admission::lets_change() {
+    let operation = call.row().file;
+    if operation.changes() && !admission::lets_change() {
         return None;
     }
-    match call.number {
-        nr::FSTAT => stat(file, &request::Request::of_fstat(second)),
-        nr::CLOSE => close(file),
-        nr::FCNTL => match second as u32 as usize {
+    match operation {
+        OnFile::Stat => stat(file, &request::Request::of_fstat(second)),
+        OnFile::Close => close(file),
+        OnFile::Control => match second as u32 as usize {
             F_GETFL => Some(file.flags() as isize),
             // SAFETY: it concerns the number, which is the kernel's.
             F_GETFD => Some(unsafe { stub::call(call.number, call.args) }),
@@ -255,57 +224,37 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
             _ => None,
         },
         // Programs ask so whether it is a terminal.
-        nr::IOCTL if second as u32 as usize == TCGETS => Some(-(Errno::ENOTTY.raw() as isize)),
-        nr::FADVISE64 => hints::advise(third.cast_signed(), fourth),
-        nr::READAHEAD => hints::read_ahead(file, third.cast_signed()),
-        nr::SYNC_FILE_RANGE => hints::sync_range(second, third, fourth),
-        nr::FSTATFS => hints::stat_mount(second),
-        nr::FGETXATTR | nr::FSETXATTR | nr::FLISTXATTR if !file.is_directory() => {
+        OnFile::Ioctl if second as u32 as usize == TCGETS => Some(-(Errno::ENOTTY.raw() as isize)),
+        OnFile::Advise => hints::advise(third.cast_signed(), fourth),
+        OnFile::ReadAhead => hints::read_ahead(file, third.cast_signed()),
+        OnFile::SyncRange => hints::sync_range(second, third, fourth),
+        OnFile::StatMount => hints::stat_mount(second),
+        OnFile::GetXattr | OnFile::SetXattr | OnFile::ListXattr if !file.is_directory() => {
             xattr::one(call, file)
         }
         _ if file.is_written() => written::one(call, file),
-        nr::READ => read::read(file, &Pieces::One(second, third)),
-        nr::PREAD64 => read::pread(file, &Pieces::One(second, third), fourth.cast_signed()),
-        nr::READV | nr::PREADV | nr::PREADV2 => {
+        OnFile::Read => {
             let (pieces, offset) = Pieces::of_read(call)?;
             match offset {
                 None => read::read(file, &pieces),
                 Some(offset) => read::pread(file, &pieces, offset),
             }
         }
-        nr::LSEEK if file.is_directory() => directory::seek(file, second.cast_signed(), third),
-        nr::LSEEK => read::seek(file, second.cast_signed(), third),
-        nr::GETDENTS64 => directory::list(file, second, third),
-        nr::DUP => directory::duplicate(file, None, false),
-        nr::FSYNC => sync::sync(file, false),
-        nr::FDATASYNC => sync::sync(file, true),
+        OnFile::Seek if file.is_directory() => directory::seek(file, second.cast_signed(), third),
+        OnFile::Seek => read::seek(file, second.cast_signed(), third),
+        OnFile::List => directory::list(file, second, third),
+        OnFile::Duplicate => directory::duplicate(file, None, false),
+        OnFile::Sync => sync::sync(file, false),
+        OnFile::SyncData => sync::sync(file, true),
         _ => None,
     }
 }
 
-/// Whether a call changes the file behind its descriptor.
-fn changes(call: &SystemCall) -> bool {
-    matches!(
-        call.number,
-        nr::WRITE
-            | nr::WRITEV
-            | nr::PWRITE64
-            | nr::PWRITEV
-            | nr::PWRITEV2
-            | nr::FALLOCATE
-            | nr::FTRUNCATE
-            | nr::FCHMOD
-            | nr::FCHOWN
-            | nr::FSETXATTR
-            | nr::UTIMENSAT
-    )
-}
-
 /// Whether a call works on a descriptor that is only a place in the tree (`O_PATH`).
 fn is_of_places(call: &SystemCall) -> bool {
-    match call.number {
-        nr::FSTAT | nr::FSTATFS | nr::CLOSE | nr::DUP => true,
-        nr::FCNTL => {
+    match call.row().file {
+        OnFile::Stat | OnFile::StatMount | OnFile::Close | OnFile::Duplicate => true,
+        OnFile::Control => {
             let command = call.args[1] as u32 as usize;
             [F_GETFL, F_GETFD, F_SETFD, F_DUPFD, F_DUPFD_CLOEXEC].contains(&command)
         }

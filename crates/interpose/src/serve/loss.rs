@@ -3,8 +3,8 @@
 
 use warren_proto::SetAttr;
 
-use crate::abi::nr;
 use crate::call::SystemCall;
+use crate::syscalls::Takes;
 
 use super::{facts, memory};
 
@@ -31,16 +31,14 @@ impl Loss {
 
     fn of_user(call: &SystemCall, is_root: bool) -> Self {
         let [_, second, third, ..] = call.args;
-        match call.number {
-            nr::RMDIR | nr::RENAME | nr::RENAMEAT | nr::RENAMEAT2 => Self::Directories,
-            nr::UNLINKAT if third as u32 & AT_REMOVEDIR != 0 => Self::Directories,
+        match call.row().takes {
+            Takes::Ways => Self::Directories,
+            Takes::WaysC if third as u32 & AT_REMOVEDIR != 0 => Self::Directories,
             _ if is_root => Self::Nothing,
-            nr::CHMOD | nr::FCHMOD => Self::of_mode(second),
-            nr::FCHMODAT | nr::FCHMODAT2 => Self::of_mode(third),
-            nr::SETXATTR | nr::LSETXATTR | nr::FSETXATTR if memory::starts_with(second, LISTS) => {
-                Self::All
-            }
-            _ => Self::Nothing,
+            Takes::ModeB => Self::of_mode(second),
+            Takes::ModeC => Self::of_mode(third),
+            Takes::Lists if memory::starts_with(second, LISTS) => Self::All,
+            Takes::Nothing | Takes::WaysC | Takes::Lists => Self::Nothing,
         }
     }
 
@@ -63,6 +61,7 @@ impl Loss {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::nr;
 
     #[test]
     fn what_takes_no_right_and_no_name_needs_no_kernel() {

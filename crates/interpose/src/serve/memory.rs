@@ -18,6 +18,7 @@ use core::sync::atomic::{
 
 use crate::abi::{EFAULT, MAP_FIXED, PAGE, nr};
 use crate::call::SystemCall;
+use crate::syscalls::Care;
 use crate::{probe, stub};
 
 /// Pages that are remembered, in a place by their number.
@@ -98,21 +99,12 @@ fn takes_away(call: &SystemCall) -> bool {
             .and_then(|advice| HARMLESS_ADVICES.checked_shr(advice))
             .is_none_or(|mask| mask & 1 == 0)
     };
-    match call.number {
-        nr::MMAP => fourth & MAP_FIXED != 0,
-        nr::MADVISE => advises_harm(third),
-        nr::PROCESS_MADVISE => advises_harm(fourth),
-        nr::SHMAT => third & SHM_REMAP != 0,
-        nr::MPROTECT
-        | nr::MUNMAP
-        | nr::MREMAP
-        | nr::BRK
-        | nr::SHMDT
-        | nr::REMAP_FILE_PAGES
-        | nr::PKEY_MPROTECT
-        // Pages behind the end of a mapped file go, too.
-        | nr::TRUNCATE
-        | nr::FTRUNCATE => true,
+    match call.row().care {
+        Care::Map => fourth & MAP_FIXED != 0,
+        Care::Advise => advises_harm(third),
+        Care::AdviseOf => advises_harm(fourth),
+        Care::Attach => third & SHM_REMAP != 0,
+        Care::Unmap | Care::Remap | Care::ProtectKey | Care::Pages => true,
         _ => false,
     }
 }

@@ -6,9 +6,9 @@ use crate::abi::{
 use crate::call::{SystemCall, Verdict};
 use crate::state::{THREADS, is_child};
 use crate::stub;
+use crate::syscalls::Class;
 
 use super::admission;
-use super::class::Class;
 use super::descriptors;
 use super::why::{self, Refusal};
 use super::{changes, clock, cwd, files, memory, umask, watching};
@@ -76,12 +76,16 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
             }
         }
         Class::Unseen => files::stop(),
-        Class::Limits if limits_files(call) => return limit_files(call),
-        Class::Limits => {}
+        Class::Limit if call.args[0] == RLIMIT_FSIZE => return limit_files(call, 1),
+        Class::Limits if call.args[1] == RLIMIT_FSIZE && call.args[2] != 0 => {
+            return limit_files(call, 2);
+        }
+        Class::Limit | Class::Limits => {}
         Class::Umask => return Verdict::Made(umask::change(call)),
         Class::Mounts => admission::never(Refusal::OwnMount, false),
         Class::Rights => change_rights(),
         Class::Control => control(call),
+        Class::Filter => admission::never(Refusal::Filter, false),
         Class::Keys => admission::never(Refusal::Keys, true),
     }
     Verdict::Pass
@@ -110,20 +114,11 @@ fn change_rights() {
     }
 }
 
-/// Whether the call sets the limit of the length of files.
-fn limits_files(call: &SystemCall) -> bool {
-    let [first, second, third, ..] = call.args;
-    match call.number {
-        nr::SETRLIMIT => first == RLIMIT_FSIZE,
-        _ => second == RLIMIT_FSIZE && third != 0,
-    }
-}
-
-/// A limit that is none, which many programs set, changes nothing about files that are written
-/// here. The call gets a copy of it, because another thread may change what the program has given.
-fn limit_files(call: &SystemCall) -> Verdict {
+/// Sets the limit of the length of files, to which the argument `new` leads. A limit that is none,
+/// which many programs set, changes nothing about files that are written here. The call gets a copy
+/// of it, because another thread may change what the program has given.
+fn limit_files(call: &SystemCall, new: usize) -> Verdict {
     let mut args = call.args;
-    let new = if call.number == nr::SETRLIMIT { 1 } else { 2 };
     let Some(limits @ [NO_LIMIT, _]) = memory::words::<2>(args[new]) else {
         files::before_limits();
         return Verdict::Pass;
@@ -135,11 +130,9 @@ fn limit_files(call: &SystemCall) -> Verdict {
 
 fn control(call: &SystemCall) {
     let [operation, value, ..] = call.args;
-    match (call.number, operation) {
-        (nr::SECCOMP, _) | (nr::PRCTL, PR_SET_SECCOMP) => {
-            admission::never(Refusal::Filter, false);
-        }
-        (_, PR_SET_TSC) if value != 1 => admission::never(Refusal::NoCycles, true),
+    match operation {
+        PR_SET_SECCOMP => admission::never(Refusal::Filter, false),
+        PR_SET_TSC if value != 1 => admission::never(Refusal::NoCycles, true),
         _ if OF_RIGHTS.contains(&operation) => change_rights(),
         _ => {}
     }

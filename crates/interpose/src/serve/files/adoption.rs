@@ -29,6 +29,7 @@ use crate::fleet::written::{self as fleet, WrittenFile};
 use crate::fleet::{self as client, Client, Found, watches};
 use crate::state::{FILTERED, THREADS};
 use crate::stub;
+use crate::syscalls::{Arguments, Names, Numbers, OnFile};
 
 use super::super::admission::{self, Phase};
 use super::super::facts::{self, Admission};
@@ -131,17 +132,18 @@ fn make_waiting(call: &SystemCall) -> isize {
 /// class of calls that may wait for another process.
 #[inline(never)]
 pub(in super::super) fn on_call(call: &SystemCall, may_wait: bool) -> Option<Verdict> {
-    let named = arguments::descriptors(call.number);
-    if named == 1 {
-        let number = call.args[0] as u32 as usize;
-        if pending::is_pending(number) {
-            if keeps(call) {
-                return on_file(call, may_wait, number);
+    match call.row().names {
+        Names::A => {
+            let number = call.args[0] as u32 as usize;
+            if pending::is_pending(number) {
+                if keeps(call) {
+                    return on_file(call, may_wait, number);
+                }
+                pending::forget(number);
             }
-            pending::forget(number);
         }
-    } else if named != 0 || call.number == nr::CLOSE_RANGE {
-        pending::forget_those(|number| may_name(call, named, number));
+        Names::In(Arguments::NONE) => {}
+        _ => pending::forget_those(|number| arguments::may_name(call, number)),
     }
     if arguments::leads_to_descriptors(call) {
         pending::forget_all();
@@ -152,56 +154,23 @@ pub(in super::super) fn on_call(call: &SystemCall, may_wait: bool) -> Option<Ver
 /// A call of a child of `vfork`, which has the files as well until it starts a program. Whatever it
 /// does with one but closing it may make another number that stays.
 pub(in super::super) fn in_child(call: &SystemCall) {
-    let named = arguments::descriptors(call.number);
-    if [nr::CLOSE, nr::CLOSE_RANGE].contains(&call.number) {
+    if call.row().numbers == Numbers::Closes {
         return;
     }
-    pending::forget_those(|number| named != 0 && may_name(call, named, number));
+    pending::forget_those(|number| arguments::may_name(call, number));
     if arguments::leads_to_descriptors(call) {
         pending::forget_all();
     }
 }
 
-fn may_name(call: &SystemCall, named: u8, number: usize) -> bool {
-    if named == arguments::ALL {
-        return arguments::may_name(call, number);
-    }
-    let is_it = |(at, argument): (usize, &usize)| {
-        named >> at & 1 != 0 && *argument as u32 as usize == number
-    };
-    call.number == nr::CLOSE_RANGE || call.args.iter().enumerate().any(is_it)
-}
-
 /// Whether the file can still be adopted after the call: it is the same file then, with one number
 /// in one process, and the call would be served.
 fn keeps(call: &SystemCall) -> bool {
-    let second = call.args[1] as u32 as usize;
-    match call.number {
-        nr::READ
-        | nr::WRITE
-        | nr::PREAD64
-        | nr::PWRITE64
-        | nr::READV
-        | nr::WRITEV
-        | nr::PREADV
-        | nr::PREADV2
-        | nr::PWRITEV
-        | nr::PWRITEV2
-        | nr::READAHEAD
-        | nr::LSEEK
-        | nr::FSTAT
-        | nr::NEWFSTATAT
-        | nr::STATX
-        | nr::FSTATFS
-        | nr::FSYNC
-        | nr::FDATASYNC
-        | nr::FTRUNCATE
-        | nr::FALLOCATE
-        | nr::FADVISE64
-        | nr::SYNC_FILE_RANGE => true,
-        nr::FCNTL => [F_GETFL, F_SETFL, F_GETFD, F_SETFD, F_SET_RW_HINT].contains(&second),
-        nr::IOCTL => second == TCGETS,
-        _ => false,
+    let command = call.args[1] as u32 as usize;
+    match call.row().file {
+        OnFile::Control => [F_GETFL, F_SETFL, F_GETFD, F_SETFD, F_SET_RW_HINT].contains(&command),
+        OnFile::Ioctl => command == TCGETS,
+        other => other.keeps_identity(),
     }
 }
 
@@ -238,13 +207,9 @@ fn on_file(call: &SystemCall, may_wait: bool, number: usize) -> Option<Verdict> 
 }
 
 fn made(call: &SystemCall, result: isize, cycles: u64) -> Made {
-    match call.number {
-        nr::WRITE | nr::PWRITE64 | nr::WRITEV | nr::PWRITEV | nr::PWRITEV2
-            if (0..=LENGTH_MAX).contains(&result) =>
-        {
-            Made::Write(cycles.min(WRITE_MAX))
-        }
-        nr::READ | nr::READV | nr::PREAD64 | nr::PREADV | nr::PREADV2 => Made::Read(READ_COST),
+    match call.row().file {
+        OnFile::Write if (0..=LENGTH_MAX).contains(&result) => Made::Write(cycles.min(WRITE_MAX)),
+        OnFile::Read => Made::Read(READ_COST),
         _ => Made::Other,
     }
 }

@@ -4,6 +4,7 @@
 use warren_base::Errno;
 
 use crate::call::{SystemCall, Verdict};
+use crate::syscalls::Names;
 
 use super::super::kernel::Statx;
 use super::super::loss::Loss;
@@ -16,23 +17,18 @@ const EIO: isize = Errno::EIO.raw() as isize;
 
 /// Before the kernel makes this call. Returns the call's result if that is impossible.
 pub(super) fn before(call: &SystemCall) -> Option<Verdict> {
-    let named = arguments::descriptors(call.number);
     if arguments::leads_to_descriptors(call) {
         those_before(call, |_| true);
         return None;
     }
-    if named == arguments::ALL {
+    if !matches!(call.row().names, Names::In(_)) {
         those_before(call, |file| arguments::may_name(call, file.number));
         return None;
     }
-    for (at, argument) in call.args.iter().enumerate() {
-        if named >> at & 1 != 0
-            && let Some(file) = table::find(*argument as u32 as usize)
-        {
-            why::count_handover(call.number);
-            if let Err(errno) = one(&file) {
-                return Some(Verdict::Made(errno));
-            }
+    for file in call.descriptors().filter_map(table::find) {
+        why::count_handover(call.number);
+        if let Err(errno) = one(&file) {
+            return Some(Verdict::Made(errno));
         }
     }
     None

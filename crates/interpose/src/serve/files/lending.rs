@@ -24,8 +24,8 @@ use crate::abi::{CLONE_FILES, CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP, nr};
 use crate::call::{SystemCall, Verdict};
 use crate::state::{self, THREADS, is_child};
 use crate::stub;
+use crate::syscalls::{Class, OnFile};
 
-use super::super::class::Class;
 use super::super::descriptors::{self, F_GETFD, F_SETFD, FD_CLOEXEC, RLIMIT_NOFILE};
 use super::super::lock::{PATH, Room, undisturbed};
 use super::super::{admission, why};
@@ -80,10 +80,9 @@ fn ready() -> bool {
 /// A call of a child of `vfork`, before the kernel makes it. Returns the call's result if the
 /// kernel cannot have a file that it names.
 pub(in super::super) fn in_child(call: &SystemCall) -> Option<Verdict> {
-    let named = arguments::descriptors(call.number);
     let gives_up = gives_up(call);
     for file in table::unfrozen() {
-        let is_named = is_named(call, named, file.number);
+        let is_named = is_named(call, file.number);
         let is_wanted = is_named || gives_up && !closes(call, file.number);
         if !is_wanted || !placeholder::is_at(file.number) {
             continue;
@@ -102,21 +101,15 @@ pub(in super::super) fn in_child(call: &SystemCall) -> Option<Verdict> {
 }
 
 /// Whether the kernel must have the file for this call.
-fn is_named(call: &SystemCall, named: u8, number: usize) -> bool {
+fn is_named(call: &SystemCall, number: usize) -> bool {
     let [_, second, third, ..] = call.args;
-    match call.number {
-        nr::CLOSE | nr::CLOSE_RANGE => false,
-        nr::FCNTL if second == F_GETFD => false,
-        nr::FCNTL if second == F_SETFD && third & FD_CLOEXEC != 0 => false,
-        nr::CLONE | nr::CLONE3 => true,
-        nr::IOCTL if arguments::NAME_OTHERS.contains(&(second as u32)) => true,
-        _ if arguments::leads_to_descriptors(call) => true,
-        _ if named == arguments::ALL => arguments::may_name(call, number),
-        _ => call
-            .args
-            .iter()
-            .enumerate()
-            .any(|(at, argument)| named >> at & 1 != 0 && *argument as u32 as usize == number),
+    match call.row().file {
+        OnFile::Close | OnFile::CloseRange => false,
+        OnFile::Control if second == F_GETFD => false,
+        OnFile::Control if second == F_SETFD && third & FD_CLOEXEC != 0 => false,
+        OnFile::Child => true,
+        OnFile::Ioctl if arguments::NAME_OTHERS.contains(&(second as u32)) => true,
+        _ => arguments::leads_to_descriptors(call) || arguments::may_name(call, number),
     }
 }
 
@@ -125,24 +118,24 @@ fn is_named(call: &SystemCall, named: u8, number: usize) -> bool {
 fn gives_up(call: &SystemCall) -> bool {
     let [first, second, third, ..] = call.args;
     let [number, end] = [first, second].map(|number| number as u32 as usize);
-    match call.number {
-        nr::CLOSE => descriptors::hides(number),
-        nr::CLOSE_RANGE => descriptors::hides_among(number, end),
-        nr::DUP2 | nr::DUP3 => descriptors::hides(end),
-        nr::SETRLIMIT => first == RLIMIT_NOFILE,
-        nr::PRLIMIT64 => second == RLIMIT_NOFILE && third != 0,
-        nr::SECCOMP => true,
-        nr::PRCTL => first == PR_SET_SECCOMP,
-        _ => Class::of(call) == Class::Rights,
+    match call.row().class {
+        Class::Close => descriptors::hides(number),
+        Class::CloseRange => descriptors::hides_among(number, end),
+        Class::Duplicate => descriptors::hides(end),
+        Class::Limit => first == RLIMIT_NOFILE,
+        Class::Limits => second == RLIMIT_NOFILE && third != 0,
+        Class::Control => first == PR_SET_SECCOMP,
+        Class::Filter | Class::Rights => true,
+        _ => false,
     }
 }
 
 /// Whether the call closes the number.
 fn closes(call: &SystemCall, number: usize) -> bool {
     let [first, second, ..] = call.args.map(|number| number as u32 as usize);
-    match call.number {
-        nr::CLOSE => number == first,
-        nr::CLOSE_RANGE => (first..=second).contains(&number),
+    match call.row().class {
+        Class::Close => number == first,
+        Class::CloseRange => (first..=second).contains(&number),
         _ => false,
     }
 }

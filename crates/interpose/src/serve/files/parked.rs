@@ -17,70 +17,12 @@ use crate::abi::nr;
 use crate::call::SystemCall;
 use crate::state::THREADS;
 use crate::stub;
+use crate::syscalls::Numbers;
 
 use super::super::descriptors;
 use super::{arguments, placeholder};
 
 const F_DUPFD: usize = 0;
-
-/// Calls that neither give out nor show numbers, nor end the use of one, nor wait for long.
-static HARMLESS: [bool; 512] = {
-    const NUMBERS: [usize; 44] = [
-        nr::STAT,
-        nr::FSTAT,
-        nr::LSTAT,
-        nr::LSEEK,
-        nr::MMAP,
-        nr::MPROTECT,
-        nr::MUNMAP,
-        nr::BRK,
-        nr::RT_SIGACTION,
-        nr::RT_SIGPROCMASK,
-        nr::RT_SIGRETURN,
-        nr::PREAD64,
-        nr::PWRITE64,
-        nr::ACCESS,
-        nr::SCHED_YIELD,
-        nr::MREMAP,
-        nr::MADVISE,
-        nr::GETPID,
-        nr::GETCWD,
-        nr::CHDIR,
-        nr::RENAME,
-        nr::READLINK,
-        nr::NEWFSTATAT,
-        nr::READLINKAT,
-        nr::FACCESSAT,
-        nr::FACCESSAT2,
-        nr::STATX,
-        // mkdir, rmdir, unlink, chmod, gettimeofday, getrusage, getuid, getgid, geteuid, getegid,
-        // sigaltstack, gettid, clock_gettime, mkdirat, unlinkat, utimensat, getrandom
-        83,
-        84,
-        87,
-        90,
-        96,
-        98,
-        102,
-        104,
-        107,
-        108,
-        131,
-        186,
-        228,
-        258,
-        263,
-        280,
-        318,
-    ];
-    let mut table = [false; 512];
-    let mut at = 0;
-    while at < NUMBERS.len() {
-        table[NUMBERS[at]] = true;
-        at += 1;
-    }
-    table
-};
 
 /// The number, whether it closes on exec, and a bit that is always set. 0: none.
 static PARKED: AtomicUsize = AtomicUsize::new(0);
@@ -170,19 +112,14 @@ pub(super) fn note_free() {
 
 /// The kernel is about to make this call. Returns whether it may wait for long, or show numbers.
 pub(super) fn before(call: &SystemCall) -> bool {
-    let is_harmless = HARMLESS.get(call.number).is_some_and(|harmless| *harmless);
-    if !is_harmless {
+    if call.row().numbers != Numbers::Keeps {
         note_free();
         flush();
         return true;
     }
     let packed = PARKED.load(Relaxed);
-    let named = arguments::descriptors(call.number);
-    let is_named = |(at, argument): (usize, &usize)| {
-        named >> at & 1 != 0 && *argument as u32 as usize == number_of(packed)
-    };
-    let is_named = || call.args.iter().enumerate().any(is_named);
-    if packed != 0 && (is_named() || arguments::leads_to_descriptors(call)) {
+    let is_parked = |number| number == number_of(packed);
+    if packed != 0 && (call.descriptors().any(is_parked) || arguments::leads_to_descriptors(call)) {
         flush();
     }
     false
@@ -211,13 +148,6 @@ mod tests {
             assert_eq!(number_of(pack(number, true)), number);
             assert_ne!(pack(number, true), pack(number, false));
             assert_ne!(pack(number, false), 0);
-        }
-    }
-
-    #[test]
-    fn calls_that_give_out_numbers_are_not_harmless() {
-        for number in [nr::OPENAT, nr::DUP2, nr::CLOSE, nr::CLONE, nr::FCNTL, nr::RECVMSG, 41, 22] {
-            assert!(!HARMLESS[number], "{number}");
         }
     }
 }

@@ -80,7 +80,7 @@ fn piece(array: usize, at: usize) -> Option<(usize, usize)> {
 pub(super) fn position(call: &SystemCall) -> Option<Option<isize>> {
     let [_, _, _, position, _, flags] = call.args;
     match call.number {
-        nr::PREAD64 | nr::PREADV | nr::PWRITEV => Some(Some(position.cast_signed())),
+        nr::PREAD64 | nr::PWRITE64 | nr::PREADV | nr::PWRITEV => Some(Some(position.cast_signed())),
         nr::PREADV2 | nr::PWRITEV2 if flags as u32 != 0 => None,
         nr::PREADV2 | nr::PWRITEV2 if position == usize::MAX => Some(None),
         nr::PREADV2 | nr::PWRITEV2 => Some(Some(position.cast_signed())),

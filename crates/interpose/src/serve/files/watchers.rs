@@ -1,6 +1,5 @@
 //! Open files that programs watch: the kernel has them from the first call on that a watcher sees.
 
-use crate::abi::nr;
 use crate::call::SystemCall;
 use crate::fleet::names::Place;
 use crate::fleet::watches;
@@ -15,15 +14,8 @@ use super::table::{PATH_MAX, Served};
 #[inline]
 pub(super) fn may_serve(call: &SystemCall, file: &Served) -> bool {
     let watched = watches::state();
-    watched == file.watches() || watched == 0 || is_unseen(call) || has_none(file, watched)
-}
-
-/// Whether watchers are told nothing of such a call.
-fn is_unseen(call: &SystemCall) -> bool {
-    matches!(
-        call.number,
-        nr::LSEEK | nr::FSTAT | nr::NEWFSTATAT | nr::STATX | nr::FCNTL | nr::IOCTL | nr::FSTATFS
-    )
+    let is_unwatched = || call.row().file.is_unwatched();
+    watched == file.watches() || watched == 0 || is_unwatched() || has_none(file, watched)
 }
 
 /// Looks for watchers of the file, and keeps that there are none.

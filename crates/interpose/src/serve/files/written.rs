@@ -10,6 +10,7 @@ use crate::abi::nr;
 use crate::call::SystemCall;
 use crate::fleet::written::{self as fleet, Wrote};
 use crate::fleet::{Client, Found};
+use crate::syscalls::OnFile;
 
 use super::super::lock::Room;
 use super::super::request::O_WRONLY;
@@ -34,35 +35,26 @@ pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
     if !fleet::is_ours(file.guard()) {
         return None;
     }
-    match call.number {
-        nr::READ | nr::READV | nr::PREAD64 | nr::PREADV | nr::PREADV2 => {
+    match call.row().file {
+        OnFile::Read => {
             let (pieces, offset) = Pieces::of_read(call)?;
             match offset {
                 None => read(file, &pieces),
                 Some(offset) => pread(file, &pieces, offset),
             }
         }
-        nr::WRITE => write(file, &Data::of(second, third)?, None),
-        nr::PWRITE64 => match u64::try_from(fourth.cast_signed()) {
-            Ok(offset) => write(file, &Data::of(second, third)?, Some(offset)),
+        OnFile::Write => match pieces::position(call)?.map(u64::try_from).transpose() {
+            Ok(offset) => write(file, &Data::of(call)?, offset),
             Err(_) => Some(-EINVAL),
         },
-        nr::WRITEV => write(file, &Data::of_pieces(second, third)?, None),
-        nr::PWRITEV | nr::PWRITEV2 => match pieces::position(call)? {
-            None => write(file, &Data::of_pieces(second, third)?, None),
-            Some(offset) => match u64::try_from(offset) {
-                Ok(offset) => write(file, &Data::of_pieces(second, third)?, Some(offset)),
-                Err(_) => Some(-EINVAL),
-            },
-        },
-        nr::LSEEK => seek(file, second.cast_signed(), third),
-        nr::FTRUNCATE => truncate(file, second.cast_signed()),
-        nr::FSYNC => sync::sync(file, false),
-        nr::FDATASYNC => sync::sync(file, true),
-        nr::FALLOCATE => allocate(file, second, third, fourth),
-        nr::FCHMOD => set_mode(file, second & PERMISSIONS),
-        nr::FCHOWN => set_owner(file, second, third),
-        nr::UTIMENSAT if fourth as u32 == 0 => set(file, setting::times(third)?),
+        OnFile::Seek => seek(file, second.cast_signed(), third),
+        OnFile::Truncate => truncate(file, second.cast_signed()),
+        OnFile::Sync => sync::sync(file, false),
+        OnFile::SyncData => sync::sync(file, true),
+        OnFile::Allocate => allocate(file, second, third, fourth),
+        OnFile::SetMode => set_mode(file, second & PERMISSIONS),
+        OnFile::SetOwner => set_owner(file, second, third),
+        OnFile::SetTimes if fourth as u32 == 0 => set(file, setting::times(third)?),
         _ => None,
     }
 }
@@ -74,9 +66,18 @@ struct Data {
 }
 
 impl Data {
+    /// The bytes that a call writes. `None` if the kernel is to make it.
+    fn of(call: &SystemCall) -> Option<Self> {
+        let [_, second, third, ..] = call.args;
+        match call.number {
+            nr::WRITE | nr::PWRITE64 => Self::of_buffer(second, third),
+            _ => Self::of_pieces(second, third),
+        }
+    }
+
     /// The bytes at an address. `None` if they cannot be read, or if there are none and the address
     /// cannot be the program's.
-    fn of(start: usize, length: usize) -> Option<Self> {
+    fn of_buffer(start: usize, length: usize) -> Option<Self> {
         if !memory::is_range(start, length) {
             return None;
         }

@@ -2,11 +2,11 @@
 
 use warren_proto::Attr;
 
-use crate::abi::nr;
 use crate::call::SystemCall;
 use crate::fleet::files as held;
 use crate::fleet::xattrs::{self as fleet, Bearer};
 use crate::fleet::{Found, directories};
+use crate::syscalls::OnFile;
 
 use super::super::admission;
 use super::super::lock::Room;
@@ -18,13 +18,13 @@ use super::table::Served;
 pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
     let [_, second, third, fourth, fifth, _] = call.args;
     let of = Bearer::Open(file.node());
-    match call.number {
-        nr::FLISTXATTR => {
+    match call.row().file {
+        OnFile::ListXattr => {
             let list =
                 |room: &mut Room| result_of(fleet::list(&mut room.client, of), (second, third));
             admission::waiting(list)?.ok()
         }
-        nr::FGETXATTR => match name(second, &mut Name::new())? {
+        OnFile::GetXattr => match name(second, &mut Name::new())? {
             Named::Acl(flag) => no_list(&attr(file)?, flag),
             Named::OfUser(name) => {
                 let get = |room: &mut Room| {
@@ -34,7 +34,7 @@ pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
                 admission::waiting(get)?
             }
         },
-        nr::FSETXATTR => match name(second, &mut Name::new())? {
+        OnFile::SetXattr => match name(second, &mut Name::new())? {
             Named::Acl(_) => None,
             Named::OfUser(name) => {
                 let mut copy = [0; VALUE_MAX];
