@@ -219,7 +219,15 @@ impl Arguments {
     pub(crate) const NONE: Self = Self(0);
     pub(crate) const A: Self = Self(1);
     pub(crate) const B: Self = Self(1 << 1);
+    pub(crate) const C: Self = Self(1 << 2);
+    pub(crate) const D: Self = Self(1 << 3);
     pub(crate) const E: Self = Self(1 << 4);
+    pub(crate) const AB: Self = Self::A.and(Self::B);
+    pub(crate) const BD: Self = Self::B.and(Self::D);
+
+    const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 
     /// Their values.
     pub(crate) fn of(self, args: &[usize; 6]) -> impl Iterator<Item = usize> {
@@ -248,11 +256,12 @@ pub(crate) enum Names {
 impl Names {
     pub(crate) const A: Self = Self::In(Arguments::A);
     pub(crate) const B: Self = Self::In(Arguments::B);
-    pub(crate) const D: Self = Self::In(Arguments(1 << 3));
+    pub(crate) const D: Self = Self::In(Arguments::D);
     pub(crate) const E: Self = Self::In(Arguments::E);
-    pub(crate) const AB: Self = Self::In(Arguments(1 | 1 << 1));
-    pub(crate) const AC: Self = Self::In(Arguments(1 | 1 << 2));
-    pub(crate) const AD: Self = Self::In(Arguments(1 | 1 << 3));
+    pub(crate) const AB: Self = Self::In(Arguments::AB);
+    pub(crate) const AC: Self = Self::In(Arguments::A.and(Arguments::C));
+    pub(crate) const AD: Self = Self::In(Arguments::A.and(Arguments::D));
+    pub(crate) const AE: Self = Self::In(Arguments::A.and(Arguments::E));
 }
 
 /// What a call does with numbers of descriptors.
@@ -383,9 +392,18 @@ mod tests {
         assert_eq!((names(nr::SYMLINKAT), names(nr::FANOTIFY_MARK)), (Names::B, Names::AD));
         assert_eq!(names(nr::GETPID), Names::In(Arguments::NONE));
         assert_eq!((names(nr::SENDMSG), names(nr::FORK)), (Names::Sent, Names::Any));
-        assert_eq!(row(nr::OPENAT).paths, Arguments::B);
+        assert_eq!((names(nr::KEXEC_FILE_LOAD), names(nr::FSCONFIG)), (Names::AB, Names::AE));
         let args = [10, 11, 12, 13, 14, 15];
         assert!(Arguments(1 << 4 | 1 << 2).of(&args).eq([12, 14]));
+    }
+
+    #[test]
+    fn paths_are_where_the_kernel_has_them() {
+        let paths = |number| row(number).paths;
+        assert_eq!((paths(nr::OPEN), paths(nr::OPENAT)), (Arguments::A, Arguments::B));
+        assert_eq!((paths(nr::RENAME), paths(nr::RENAMEAT2)), (Arguments::AB, Arguments::BD));
+        assert_eq!((paths(nr::SYMLINK), paths(nr::SYMLINKAT)), (Arguments::B, Arguments::C));
+        assert_eq!((paths(nr::READ), paths(nr::FANOTIFY_MARK)), (Arguments::NONE, Arguments::E));
     }
 
     #[test]
@@ -407,7 +425,10 @@ mod tests {
             assert!(file == OnFile::Nothing || names_any || is_elsewhere, "{number}");
             assert!(class != Class::Open || numbers == Numbers::Gives, "{number}");
             assert!(class != Class::Sleep || numbers != Numbers::Keeps, "{number}: it may wait");
-            assert!(class != Class::Path || paths != Arguments::NONE, "{number}");
+            // The others name their file by a descriptor alone.
+            let has_path = paths != Arguments::NONE;
+            let is_alone = file != OnFile::Nothing || *number == nr::FREMOVEXATTR;
+            assert!(!class.is_by_path() || has_path || is_alone, "{number}");
             let changes = matches!(class, Class::Names | Class::Above);
             assert!(takes == Takes::Nothing || changes, "{number}");
             let closes = matches!(class, Class::Close | Class::CloseRange);

@@ -647,6 +647,28 @@ static void named(void)
     }
 }
 
+/* Changes of names below a directory that is named by its descriptor. */
+static void below(void)
+{
+    for (int way = 0; way < 9; way++) {
+        int fd = opened("w", O_RDONLY | O_DIRECTORY);
+        char first[64], second[64];
+        snprintf(first, sizeof first, "%s/%d/a", way % 2 ? "/dev/fd" : "/proc/self/fd", fd);
+        snprintf(second, sizeof second, "/proc/self/fd/%d/b", fd);
+        long made = way == 0   ? mkdir(first, 0755)
+                    : way == 1 ? rename(first, second)
+                    : way == 2 ? renameat2(AT_FDCWD, second, AT_FDCWD, first, 0)
+                    : way == 3 ? rmdir(first)
+                    : way == 4 ? symlink("f", first)
+                    : way == 5 ? unlink(first)
+                    : way == 6 ? mknod(first, S_IFIFO | 0644, 0)
+                    : way == 7 ? rename(path_of("w/a"), second)
+                               : unlinkat(AT_FDCWD, second, 0);
+        say("way %d: %ld\n", way, of(made));
+        close(fd);
+    }
+}
+
 static void piped(void)
 {
     int fd = opened("f", O_RDONLY), to = opened("made", O_CREAT | O_TRUNC | O_RDWR), pipes[2], pair[2];
@@ -903,7 +925,7 @@ static const struct part {
 } parts[] = {
     {"spawned", spawned, 0}, {"vforked", vforked, 0}, {"executed", executed, 0}, {"ids", ids, 0},
     {"ringed", ringed, 0}, {"asynchronous", asynchronous, 0}, {"mapped", mapped, 0}, {"replaced", replaced, 0},
-    {"locked", locked, 1}, {"other_names", other_names, 1}, {"polled", polled, 0}, {"named", named, 0},
+    {"locked", locked, 1}, {"other_names", other_names, 1}, {"polled", polled, 0}, {"named", named, 0}, {"below", below, 0},
     {"piped", piped, 0}, {"passed", passed, 0}, {"sandboxed", sandboxed, 0}, {"apart", apart, 0},
     {"watched", watched, 0}, {"closed", closed, 0}, {"held_in_memory", held_in_memory, 0}, {"traced", traced, 1},
 };
