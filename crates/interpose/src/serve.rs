@@ -80,6 +80,7 @@ pub(crate) fn on_call(call: &SystemCall) -> Verdict {
 }
 
 /// Any call of a program that has files open here, or may have them later.
+#[inline(never)]
 fn on_descriptors(call: &SystemCall, class: Class) -> Option<Verdict> {
     if is_child() {
         files::adoption::in_child(call);

@@ -182,6 +182,8 @@ fn read_link(size: usize) -> Result<Want, Why> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hook::NUMBERS;
+    use crate::syscalls::{self, Class};
 
     fn decode(number: usize, args: [usize; 6]) -> Result<Request, Why> {
         Request::decode(&SystemCall { number, args, return_address: 0 })
@@ -224,6 +226,16 @@ mod tests {
             decode(nr::FACCESSAT2, [CWD, 1, 0, 0x300, 0, 0]).map(|it| it.follow_last),
             Ok(false)
         );
+    }
+
+    #[test]
+    fn calls_whose_rows_are_of_paths_are_decoded() {
+        for number in 0..NUMBERS {
+            let is_decoded = |a| decode(number, [a, 1, a, a, a, a]).is_ok();
+            let class = syscalls::row(number).class;
+            let wanted = matches!(class, Class::Path | Class::Open);
+            assert_eq!(is_decoded(0) || is_decoded(1), wanted, "{number}");
+        }
     }
 
     #[test]

@@ -152,7 +152,9 @@ mod tests {
     use warren_proto::SetTime;
 
     use super::*;
+    use crate::hook::NUMBERS;
     use crate::serve::setting::{NANOS, UTIME_NOW, UTIME_OMIT};
+    use crate::syscalls::{self, Class};
 
     const CWD: usize = 0xffff_ff9c;
 
@@ -222,6 +224,31 @@ mod tests {
         assert_eq!(decode(nr::FUTIMESAT, [5, 0, 0, 0, 0, 0]), Err(Why::Flags), "a descriptor");
         assert_eq!(decode(nr::UTIMENSAT, [5, 0, 0, 0, 0, 0]), Err(Why::Flags), "a descriptor");
         assert_eq!(decode(nr::UTIMENSAT, [CWD, 1, 8, 0, 0, 0]), Err(Why::Flags), "no memory");
+    }
+
+    #[test]
+    fn calls_whose_rows_are_of_changes_are_decoded() {
+        // These name a file by its descriptor, or came with later kernels.
+        let kernels = [
+            nr::FCHMOD,
+            nr::FCHOWN,
+            nr::FSETXATTR,
+            nr::FREMOVEXATTR,
+            nr::SETXATTRAT,
+            nr::REMOVEXATTRAT,
+        ];
+        for number in 0..NUMBERS {
+            let class = syscalls::row(number).class;
+            let changes = matches!(class, Class::Names | Class::Above);
+            let wanted = changes && !kernels.contains(&number);
+            let zeroed = [0_u64; 4];
+            let times = zeroed.as_ptr() as usize;
+            let is_decoded =
+                [[CWD, 1, 0, 0, 0, 0], [CWD, 1, times, 0, 0, 0], [1, times, 0, 0, 0, 0]]
+                    .into_iter()
+                    .any(|args| decode(number, args).is_ok());
+            assert_eq!(is_decoded, wanted, "{number}");
+        }
     }
 
     #[test]
