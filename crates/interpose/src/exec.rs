@@ -343,3 +343,64 @@ fn unmap(memory: usize, length: usize) {
     // SAFETY: it was mapped here, and nothing uses it any more.
     unsafe { stub::call(nr::MUNMAP, [memory, length]) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+
+    /// The variables of an environment that is composed from these.
+    fn composed(variables: &[&str]) -> (bool, Vec<String>) {
+        let strings: Vec<CString> =
+            variables.iter().map(|it| CString::new(*it).expect("no zero")).collect();
+        let mut list: Vec<usize> = strings.iter().map(|it| it.as_ptr() as usize).collect();
+        list.push(0);
+        let environment = list.as_ptr() as usize;
+        let found = examine(environment).expect("readable");
+        let is_changed = (0..KEPT).any(|at| found.lacks(at));
+        let words = found.count + ADDED_MAX;
+        let mut memory = vec![0_usize; words + KEPT * 2 * ENTRY / WORD];
+        compose(environment, &found, memory.as_mut_ptr() as usize, words * WORD).expect("room");
+        let end = memory.iter().position(|word| *word == 0).expect("a zero");
+        let string = |address: &usize| {
+            // SAFETY: it is one of the strings above, or one in `memory`.
+            let string = unsafe { CStr::from_ptr(*address as *const _) };
+            string.to_str().expect("text").to_owned()
+        };
+        (is_changed, memory[..end].iter().map(string).collect())
+    }
+
+    /// One test, because the kept variables are those of the process.
+    #[test]
+    fn the_next_program_loads_the_library_unless_it_was_taken_out() {
+        const PRELOAD: &str = "LD_PRELOAD=/x/libwarren_interpose.so";
+        const REPORT: &str = "WARREN_REPORT=/tmp/r";
+        for other in ["HOME=/", "LD_AUDIT=/x/other.so"] {
+            keep(other.as_bytes());
+        }
+        keep(PRELOAD.as_bytes());
+        keep(b"LD_PRELOAD=/second/libwarren_interpose.so");
+        keep(REPORT.as_bytes());
+
+        let all = vec![PRELOAD.to_owned(), REPORT.to_owned()];
+        assert_eq!(composed(&[]), (true, all), "an empty one gets all");
+        assert!(!composed(&[PRELOAD, REPORT, "A=1"]).0, "it has all");
+        let joined = format!("{PRELOAD}:/y/theirs.so");
+        assert_eq!(
+            composed(&["LD_PRELOAD=/y/theirs.so", "A=1"]),
+            (true, vec![joined, "A=1".to_owned(), REPORT.to_owned()])
+        );
+        assert!(!composed(&[REPORT, "A=1"]).0, "the user has taken it out");
+        assert!(!composed(&["LD_PRELOAD=", REPORT]).0, "the same");
+        let (is_changed, list) = composed(&["LD_PRELOAD=", "A=1"]);
+        assert!(is_changed && list[0].starts_with(PRELOAD), "it is a list that is empty");
+    }
+
+    #[test]
+    fn programs_are_left_alone_for_a_reason() {
+        assert_eq!((aside(b""), aside(b"on")), (None, None));
+        for value in [&b"filter"[..], b"tracer", b"off"] {
+            assert!(aside(value).is_some_and(|reason| reason.starts_with("aside: ")));
+        }
+    }
+}

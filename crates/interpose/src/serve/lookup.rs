@@ -272,3 +272,18 @@ fn stat_mount(place: Place<'_>, buffer: usize, admission: &Admission) -> Result<
 fn fail(errno: Errno) -> Result<isize, Why> {
     if OF_PATHS.contains(&errno) { Ok(-(errno.raw() as isize)) } else { Err(Why::Kernel) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_errors_of_paths_are_answers() {
+        for errno in OF_PATHS {
+            assert_eq!(fail(errno), Ok(-(errno.raw() as isize)));
+        }
+        for errno in [Errno::EIO, Errno::ENAMETOOLONG, Errno::ESTALE, Errno::EPERM] {
+            assert_eq!(fail(errno), Err(Why::Kernel));
+        }
+    }
+}

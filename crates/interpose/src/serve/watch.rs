@@ -178,21 +178,69 @@ fn close_range(call: &SystemCall) -> Verdict {
 
 /// The program is about to create a child or a thread with these flags.
 pub(crate) fn on_clone(flags: usize) {
-    const OF_THREADS: usize = CLONE_THREAD | CLONE_FS | CLONE_FILES;
-    let shares_memory = flags & CLONE_VM != 0 && flags & CLONE_VFORK == 0;
-    let plain = match flags & (CLONE_FS | CLONE_FILES | CLONE_THREAD) {
-        OF_THREADS => flags & CLONE_VM != 0,
-        // Its number in its own name space may be that of this process.
-        0 => !shares_memory && (flags & CLONE_NEWPID == 0 || flags & CLONE_VM == 0),
-        _ => false,
-    };
-    if !plain && !is_child() {
+    if !is_plain(flags) && !is_child() {
         // A child with the same files or directories has a copy of this memory.
         admission::never(Refusal::Shared, flags & CLONE_VM == 0);
     }
     if flags & CLONE_FILES == 0 {
         // What a child of `vfork` makes may outlive it.
-        let shares_memory = flags & CLONE_VM != 0 && !shares_memory && !is_child();
-        files::pending::before_child(shares_memory);
+        files::pending::before_child(borrows_memory(flags) && !is_child());
+    }
+}
+
+/// Whether these flags make a thread, or a child that shares neither files nor directories with
+/// its parent, nor its memory while the parent runs.
+fn is_plain(flags: usize) -> bool {
+    const OF_THREADS: usize = CLONE_THREAD | CLONE_FS | CLONE_FILES;
+    match flags & OF_THREADS {
+        OF_THREADS => flags & CLONE_VM != 0,
+        // Its number in its own name space may be that of this process.
+        0 if borrows_memory(flags) => flags & CLONE_NEWPID == 0,
+        0 => flags & CLONE_VM == 0,
+        _ => false,
+    }
+}
+
+/// Whether the child has its parent's memory while the parent waits.
+fn borrows_memory(flags: usize) -> bool {
+    flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_and_threads_of_a_usual_kind_are_plain() {
+        const SPAWN: usize = CLONE_VM | CLONE_VFORK;
+        const THREAD: usize = CLONE_VM | CLONE_THREAD | CLONE_FS | CLONE_FILES;
+        for (flags, plain) in [
+            (0, true),
+            (SPAWN, true),
+            (THREAD, true),
+            (CLONE_NEWPID, true),
+            (SPAWN | CLONE_NEWPID, false),
+            (CLONE_VM, false),
+            (CLONE_FILES, false),
+            (CLONE_FS, false),
+            (SPAWN | CLONE_FILES, false),
+            (THREAD & !CLONE_FS, false),
+        ] {
+            assert_eq!(is_plain(flags), plain, "{flags:#x}");
+        }
+    }
+
+    #[test]
+    fn children_of_vfork_borrow_memory() {
+        assert!(borrows_memory(CLONE_VM | CLONE_VFORK));
+        assert!(!borrows_memory(CLONE_VFORK) && !borrows_memory(CLONE_VM) && !borrows_memory(0));
+    }
+
+    #[test]
+    fn what_reads_may_wait_for_has_no_positions() {
+        let (reader, _writer) = std::io::pipe().expect("a pipe");
+        let file = std::fs::File::open("/proc/self/exe").expect("a file");
+        use std::os::fd::AsRawFd;
+        assert!(is_file(file.as_raw_fd() as usize) && !is_file(reader.as_raw_fd() as usize));
     }
 }

@@ -439,3 +439,45 @@ fn alone(
     }
     first
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(number: usize, second: usize) -> SystemCall {
+        SystemCall { number, args: [3, second, 0, 0, 0, 0], return_address: 0 }
+    }
+
+    #[test]
+    fn a_file_stays_pending_as_long_as_it_is_one_file_with_one_number() {
+        for number in [nr::READ, nr::PWRITEV2, nr::LSEEK, nr::FSTAT, nr::FTRUNCATE, nr::FSYNC] {
+            assert!(keeps(&call(number, 0)), "{number}");
+        }
+        for number in [nr::DUP, nr::CLOSE, nr::FLOCK, nr::FCHMOD, nr::SENDFILE, nr::GETDENTS64] {
+            assert!(!keeps(&call(number, 0)), "{number}");
+        }
+        const F_SETLK: usize = 6;
+        const FIONREAD: usize = 0x541b;
+        for (number, command, wanted) in [
+            (nr::FCNTL, F_GETFL, true),
+            (nr::FCNTL, F_SETFD, true),
+            (nr::FCNTL, F_SETLK, false),
+            (nr::FCNTL, super::super::F_DUPFD, false),
+            (nr::IOCTL, TCGETS, true),
+            (nr::IOCTL, FIONREAD, false),
+        ] {
+            assert_eq!(keeps(&call(number, command)), wanted, "{number} {command}");
+        }
+    }
+
+    #[test]
+    fn writes_count_by_their_time_and_reads_by_what_requests_cost() {
+        let made = |number, result, cycles| made(&call(number, 0), result, cycles);
+        assert_eq!(made(nr::WRITE, 100, 7_000), Made::Write(7_000));
+        assert_eq!(made(nr::PWRITEV, 0, WRITE_MAX + 1), Made::Write(WRITE_MAX), "it has waited");
+        assert_eq!(made(nr::WRITE, LENGTH_MAX + 1, 7_000), Made::Other, "it would take as long");
+        assert_eq!(made(nr::WRITE, -28, 7_000), Made::Other, "it has failed");
+        assert_eq!(made(nr::PREADV2, 100, 7_000), Made::Read(READ_COST));
+        assert_eq!(made(nr::FSYNC, 0, 7_000), Made::Other);
+    }
+}

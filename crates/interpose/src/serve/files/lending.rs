@@ -184,3 +184,58 @@ pub(in super::super) fn take_back() {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NUMBER: usize = 7;
+
+    fn call(number: usize, [a, b, c]: [usize; 3]) -> SystemCall {
+        SystemCall { number, args: [a, b, c, 0, 0, 0], return_address: 0 }
+    }
+
+    #[test]
+    fn a_child_takes_what_its_call_uses() {
+        let is_named = |number, args| is_named(&call(number, args), NUMBER);
+        const F_SETFL: usize = 4;
+        for (number, args, wanted) in [
+            (nr::DUP2, [NUMBER, 1, 0], true),
+            (nr::DUP2, [1, NUMBER, 0], true),
+            (nr::WRITE, [NUMBER, 0, 0], true),
+            (nr::WRITE, [1, NUMBER, NUMBER], false),
+            (nr::CLOSE, [NUMBER, 0, 0], false),
+            (nr::CLOSE_RANGE, [3, usize::MAX, 0], false),
+            (nr::FCNTL, [NUMBER, F_GETFD, 0], false),
+            (nr::FCNTL, [NUMBER, F_SETFD, FD_CLOEXEC], false),
+            (nr::FCNTL, [NUMBER, F_SETFD, 0], true),
+            (nr::FCNTL, [NUMBER, F_SETFL, 0], true),
+            (nr::CLONE, [0, 0, 0], true),
+            (nr::FORK, [0, 0, 0], true),
+            (nr::EXECVE, [0, 0, 0], false),
+            (nr::GETPID, [NUMBER, NUMBER, NUMBER], false),
+            (usize::MAX, [0, 0, 0], true),
+        ] {
+            assert_eq!(is_named(number, args), wanted, "{number} {args:?}");
+        }
+    }
+
+    #[test]
+    fn a_child_takes_all_before_it_gives_up_what_that_needs() {
+        let gives_up = |number, args| gives_up(&call(number, args));
+        assert!(gives_up(nr::SETUID, [1, 0, 0]) && gives_up(nr::SECCOMP, [1, 0, 0]));
+        assert!(gives_up(nr::PRCTL, [PR_SET_SECCOMP, 2, 0]) && !gives_up(nr::PRCTL, [15, 0, 0]));
+        assert!(gives_up(nr::SETRLIMIT, [RLIMIT_NOFILE, 8, 0]));
+        assert!(gives_up(nr::PRLIMIT64, [0, RLIMIT_NOFILE, 8]));
+        assert!(!gives_up(nr::PRLIMIT64, [0, RLIMIT_NOFILE, 0]), "it only shows the limit");
+        assert!(!gives_up(nr::CLOSE, [NUMBER, 0, 0]) && !gives_up(nr::DUP2, [1, NUMBER, 0]));
+    }
+
+    #[test]
+    fn calls_close_the_numbers_that_they_say() {
+        let closes = |number, args| closes(&call(number, args), NUMBER);
+        assert!(closes(nr::CLOSE, [NUMBER, 0, 0]) && !closes(nr::CLOSE, [1, NUMBER, 0]));
+        assert!(closes(nr::CLOSE_RANGE, [3, NUMBER, 0]) && !closes(nr::CLOSE_RANGE, [8, 9, 0]));
+        assert!(!closes(nr::DUP2, [1, NUMBER, 0]));
+    }
+}

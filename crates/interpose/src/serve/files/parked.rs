@@ -150,4 +150,45 @@ mod tests {
             assert_ne!(pack(number, false), 0);
         }
     }
+
+    /// A number that the test process has not.
+    const FREE: usize = 4000;
+
+    fn call(number: usize, first: usize) -> SystemCall {
+        SystemCall { number, args: [first; 6], return_address: 0 }
+    }
+
+    /// One test, because there is one parked number.
+    #[test]
+    fn the_lowest_number_is_parked_until_a_call_could_notice() {
+        let park_now = |number| park(number, epoch(), false);
+        assert!(park_now(FREE) && is_any());
+        assert_eq!((take(false), take(false)), (Some(FREE), None));
+
+        assert!(park_now(FREE) && !park_now(FREE + 1), "a lower one is parked");
+        let before_it = epoch();
+        assert!(park(FREE - 1, before_it, false), "it is the lowest now");
+        assert!(!park(FREE - 2, before_it, false), "the other number is free since");
+        assert_eq!(take(false), Some(FREE - 1));
+
+        assert!(park_now(FREE));
+        assert_eq!(take(true), None, "its placeholder does not close on exec");
+        assert!(!is_any());
+
+        let noticed = |call: &SystemCall| {
+            assert!(park_now(FREE));
+            let may_wait = before(call);
+            let is_parked = is_any();
+            flush();
+            (may_wait, is_parked)
+        };
+        assert_eq!(noticed(&call(nr::GETPID, 0)), (false, true));
+        assert_eq!(noticed(&call(nr::FSTAT, FREE + 1)), (false, true));
+        assert_eq!(noticed(&call(nr::FSTAT, FREE)), (false, false), "the call names it");
+        assert_eq!(noticed(&call(nr::OPENAT, 0)), (true, false));
+        assert_eq!(noticed(&call(nr::CLOSE, FREE + 1)), (true, false));
+        assert_eq!(noticed(&call(usize::MAX, 0)), (true, false), "an unknown call");
+        let path = c"/proc/self/fd".as_ptr() as usize;
+        assert_eq!(noticed(&call(nr::STAT, path)), (false, false), "the number is listed there");
+    }
 }
