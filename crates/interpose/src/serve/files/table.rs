@@ -523,3 +523,63 @@ impl Served {
         self.file.state.store(self.state, Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that is not in the table, opened with this generation and offset.
+    fn opened(generation: u64, offset: u64) -> Served {
+        // SAFETY: zeros are legal values of its words.
+        let file: &'static File = Box::leak(Box::new(unsafe { core::mem::zeroed() }));
+        let state = generation << GENERATION_SHIFT | WRITTEN | OPEN;
+        file.state.store(state, Relaxed);
+        file.offset.store(tagged(state, offset), Relaxed);
+        Served { number: 7, state, file }
+    }
+
+    #[test]
+    fn the_offset_of_a_frozen_file_stays() {
+        let file = opened(3, 100);
+        assert_eq!((file.offset(), file.is_open()), (Some(100), true));
+        assert!(file.seek(100, 200) && !file.seek(100, 300), "another thread has moved it");
+        assert_eq!((file.freeze(), file.freeze()), (Some(200), None));
+        assert!(!file.is_open() && file.offset().is_none() && !file.seek(200, 300));
+        assert!(!file.take(), "the kernel takes it over");
+        file.unfreeze();
+        assert!(file.is_open() && file.seek(200, OFFSET_END - 1));
+        assert_eq!(file.freeze(), Some(OFFSET_END - 1));
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_another_file() {
+        let old = opened(1, 5);
+        let state = 2 << GENERATION_SHIFT | OPEN;
+        old.file.state.store(state, Relaxed);
+        old.file.offset.store(tagged(state, 5), Relaxed);
+        assert!(!old.is_open() && old.offset().is_none() && !old.seek(5, 6));
+        assert!(old.freeze().is_none() && !old.take());
+        let new = Served { state, ..old };
+        assert_eq!((new.offset(), new.is_written()), (Some(5), false));
+    }
+
+    #[test]
+    fn paths_are_kept_with_where_they_begin() {
+        let file = opened(1, 0);
+        let mut room = [0; PATH_MAX];
+        for path in [&b"a"[..], b"exactly8", b"a/longer/path", &[b'x'; PATH_MAX]] {
+            file.file.set_path(path);
+            assert_eq!(file.path(&mut room), path);
+        }
+        file.file.set_path(&[b'x'; PATH_MAX + 1]);
+        assert_eq!(file.path(&mut room), b"", "it is too long");
+        file.file.set_path(b"b/c");
+        file.file.start.store(42, Relaxed);
+        assert_eq!(file.start(), Some(Ino(42)));
+        file.set_base(b"/mnt/a");
+        assert_eq!((file.path(&mut room), file.start()), (&b"/mnt/a/b/c"[..], None));
+        file.file.set_path(&[b'x'; PATH_MAX - 2]);
+        file.set_base(b"/mnt/a");
+        assert_eq!(file.path(&mut room), b"", "both are too long");
+    }
+}
