@@ -34,13 +34,12 @@ use warren_supervisor::{Event as SupervisorEvent, Failure as Ended};
 use crate::damage::strike;
 use crate::fleet::disk::Disk;
 use crate::fleet::lost_flush::LostFlush;
-use crate::fleet::trace::Trace;
-use crate::fleet::wall::{EPOCH, WallClock};
-use crate::fleet::{
-    Faults, Fleet, Happening, IoFaults, Lost, Pace, happen_next, notify_supervisor,
-};
+use crate::fleet::{Fleet, Happening, IoFaults, Lost, happen_next, notify_supervisor};
 use crate::outage::{self, Outage};
 use crate::run::{Failure, Summary, many, twice};
+use crate::simulation::trace::Trace;
+use crate::simulation::wall::{EPOCH, WallClock};
+use crate::simulation::{Faults, Pace};
 use crate::world::Broken;
 use client::Client;
 use damage::{Due, damage_at_cut, is_explained};
@@ -161,16 +160,16 @@ impl World {
                 Halt::Cut => "the power was cut out of turn".into(),
                 Halt::Unreadable => "a sound object cannot be read".into(),
             };
-            let lines = world.fleet.trace.lines_until(Instant(u64::MAX));
+            let lines = world.fleet.sim.trace.lines_until(Instant(u64::MAX));
             return Err(Broken { rule, lines });
         }
         Ok(Summary {
             runs: 1,
-            hash: world.fleet.trace.hash(),
-            events: world.fleet.trace.events,
+            hash: world.fleet.sim.trace.hash(),
+            events: world.fleet.sim.trace.events,
             operations: world.operations,
             looked_at: 0,
-            coverage: std::mem::take(&mut world.fleet.trace.coverage),
+            coverage: std::mem::take(&mut world.fleet.sim.trace.coverage),
         })
     }
 
@@ -199,14 +198,14 @@ impl World {
         let mut fleet = Fleet::new(rng, Disk::new(image), trace);
         fleet.plant = options.plant;
         fleet.lost = Lost::draw(seed);
-        fleet.wall_clock = WallClock::draw(seed);
+        fleet.sim.wall_clock = WallClock::draw(seed);
         fleet.frames = mix.frames;
         fleet.nodes_max = mix.nodes_max;
         fleet.space = mix.space;
         if mix.space.backing == Backing::OnDemand {
             fleet.make_sparse(HOST_ROOM).expect("a new pool");
         }
-        fleet.pace = Pace { message: mix.message_delay, io: mix.io_delay };
+        fleet.sim.pace = Pace { message: mix.message_delay, io: mix.io_delay };
         let damage = options.damage.then(|| Due::draw(seed, mix.lives));
         if damage.as_ref().is_some_and(|due| due.plan.evicts) {
             fleet.nodes_max = NODES_FEW;
@@ -244,14 +243,14 @@ impl World {
                 self.audit()?;
             }
             if let Some(due) = &mut self.damage {
-                due.begin_life(self.fleet.trace.events, self.mix.events);
+                due.begin_life(self.fleet.sim.trace.events, self.mix.events);
             }
             self.work()?;
             self.power_cut();
             if let Some(due) = self.damage.take_if(|due| due.is_at_cut()) {
                 damage_at_cut(&mut self.fleet, due);
             }
-            if self.fleet.rng.chance(1, 4) {
+            if self.fleet.sim.rng.chance(1, 4) {
                 self.rot()?;
             }
             self.recover()?;
@@ -265,15 +264,15 @@ impl World {
     /// Starts a fleet that serves. Its power may be cut before.
     fn open(&mut self, may_be_cut: bool) -> Result<(), Halt> {
         loop {
-            let cells = 1 + self.fleet.rng.below(u64::from(self.mix.cells_max)) as u16;
+            let cells = 1 + self.fleet.sim.rng.below(u64::from(self.mix.cells_max)) as u16;
             self.start(Some(cells))?;
-            self.fleet.faults.deaths = self.mix.deaths;
-            if may_be_cut && self.fleet.rng.chance(1, 8) {
-                self.cut_at = self.fleet.trace.events + self.fleet.rng.below(60);
+            self.fleet.sim.faults.deaths = self.mix.deaths;
+            if may_be_cut && self.fleet.sim.rng.chance(1, 8) {
+                self.cut_at = self.fleet.sim.trace.events + self.fleet.sim.rng.below(60);
             }
             match self.pump(|world| world.stage == Stage::Serving) {
                 Err(Halt::Cut) => {
-                    self.fleet.count("power cut while opening");
+                    self.fleet.sim.count("power cut while opening");
                     self.power_cut();
                     self.recover()?;
                 }
@@ -288,10 +287,10 @@ impl World {
     /// Clients work until the power is cut, or the fleet was stopped in order.
     fn work(&mut self) -> Result<(), Halt> {
         self.is_working = true;
-        self.fleet.faults = self.mix.faults();
+        self.fleet.sim.faults = self.mix.faults();
         let is_harmed = self.damage.is_some() || self.fleet.incidents.has_damage();
         if is_harmed || self.outages.is_some() {
-            self.fleet.faults.wild = 0;
+            self.fleet.sim.faults.wild = 0;
         }
         if let Some(host) = &mut self.fleet.disk.host {
             let (room, takes_back) = self.mix.host;
@@ -302,32 +301,32 @@ impl World {
             self.plan(delay, Own::Grow);
         }
         (0..self.auditor()).for_each(|client| self.plan_step(client));
-        self.cut_at = self.fleet.trace.events + self.fleet.rng.below(self.mix.events);
+        self.cut_at = self.fleet.sim.trace.events + self.fleet.sim.rng.below(self.mix.events);
         if let Some(rng) = &mut self.outages {
-            self.outage = Outage::draw(rng.next_u64(), self.cut_at - self.fleet.trace.events);
+            self.outage = Outage::draw(rng.next_u64(), self.cut_at - self.fleet.sim.trace.events);
         }
         let is_over = |world: &Self| matches!(world.stage, Stage::Ended(_));
         match self.pump(is_over) {
-            Err(Halt::Cut) if self.fleet.rng.chance(1, 6) => {}
-            Err(Halt::Cut) if self.fleet.rng.chance(1, 6) => return self.answer_all(),
+            Err(Halt::Cut) if self.fleet.sim.rng.chance(1, 6) => {}
+            Err(Halt::Cut) if self.fleet.sim.rng.chance(1, 6) => return self.answer_all(),
             Err(Halt::Cut) => return Ok(()),
             // Only a failing device ends a fleet.
             ended => return ended,
         }
         self.is_stopping = true;
-        self.fleet.count("a stop");
+        self.fleet.sim.count("a stop");
         notify_supervisor(self, SupervisorEvent::Stop);
-        let some = self.fleet.trace.events + self.fleet.rng.below(200);
-        self.cut_at = if self.fleet.rng.chance(1, 2) { some } else { u64::MAX };
+        let some = self.fleet.sim.trace.events + self.fleet.sim.rng.below(200);
+        self.cut_at = if self.fleet.sim.rng.chance(1, 2) { some } else { u64::MAX };
         match self.pump(is_over) {
             Err(Halt::Cut) => {
-                self.fleet.count("power cut while stopping");
+                self.fleet.sim.count("power cut while stopping");
                 Ok(())
             }
             Ok(()) if self.stage == Stage::Ended(Ok(())) => {
                 self.doubt();
                 self.clients.iter_mut().for_each(Client::promise);
-                self.fleet.count("stopped in order");
+                self.fleet.sim.count("stopped in order");
                 Ok(())
             }
             ended => ended,
@@ -337,7 +336,7 @@ impl World {
     /// Stops new requests, and waits until all are answered, whatever has failed.
     fn answer_all(&mut self) -> Result<(), Halt> {
         (self.is_working, self.cut_at) = (false, u64::MAX);
-        self.fleet.count("all clients answered");
+        self.fleet.sim.count("all clients answered");
         self.pump(|world| {
             let is_idle = world.clients.iter().all(|client| client.under_way.is_none());
             is_idle || matches!(world.stage, Stage::Ended(_))
@@ -355,20 +354,20 @@ impl World {
         self.doubt();
         self.suppose_under_way();
         let under_way = self.fleet.vanish();
-        let cut = self.fleet.disk.cut(under_way, &mut self.fleet.rng);
-        self.fleet.note(&("power cut", cut.lost, cut.torn));
+        let cut = self.fleet.disk.cut(under_way, &mut self.fleet.sim.rng);
+        self.fleet.sim.note(&("power cut", cut.lost, cut.torn));
         self.clients.iter_mut().for_each(Client::reset);
         self.cut_at = u64::MAX;
         if self.outage.excuses(u64::MAX) {
-            self.fleet.count("a power cut while a cell was out");
+            self.fleet.sim.count("a power cut while a cell was out");
         }
         self.outage = Outage::default();
         (self.is_working, self.is_stopping) = (false, false);
-        self.fleet.faults = Faults::default();
+        self.fleet.sim.faults = Faults::default();
         self.fleet.io_faults = IoFaults::default();
         self.fleet.incidents.begin_anew();
         self.stage = Stage::Starting;
-        self.fleet.count("power cut");
+        self.fleet.sim.count("power cut");
         self.fleet.count_after_loss("power cut after a failed flush");
         (self.fleet.lost_flush, self.fleet.is_stuck) = (LostFlush::default(), false);
         self.count_many("write lost", cut.lost);
@@ -380,7 +379,7 @@ impl World {
         self.fleet.start(cells).map_err(Halt::Broken)?;
         let blocks = self.fleet.supervisor().ledger().superblock().layout.total_blocks();
         if self.growths.check(blocks).map_err(Halt::Broken)? {
-            self.fleet.count("a pool grown although the power was cut");
+            self.fleet.sim.count("a pool grown although the power was cut");
         }
         Ok(())
     }
@@ -399,8 +398,8 @@ impl World {
 
     /// Replays the logs, however often the power is cut meanwhile.
     fn recover(&mut self) -> Result<(), Halt> {
-        let mut cuts = if self.fleet.rng.chance(1, 3) {
-            self.fleet.rng.below(CUTS_OF_RECOVERY_MAX + 1)
+        let mut cuts = if self.fleet.sim.rng.chance(1, 3) {
+            self.fleet.sim.rng.below(CUTS_OF_RECOVERY_MAX + 1)
         } else {
             0
         };
@@ -408,11 +407,11 @@ impl World {
             self.start(None)?;
             if cuts > 0 {
                 cuts -= 1;
-                self.cut_at = self.fleet.trace.events + self.fleet.rng.below(150);
+                self.cut_at = self.fleet.sim.trace.events + self.fleet.sim.rng.below(150);
             }
             match self.pump(|world| matches!(world.stage, Stage::Ended(_))) {
                 Err(Halt::Cut) => {
-                    self.fleet.count("power cut while recovering");
+                    self.fleet.sim.count("power cut while recovering");
                     self.power_cut();
                 }
                 Err(halt) => return Err(halt.within("recovery")),
@@ -420,7 +419,7 @@ impl World {
                     return Err(Halt::Broken(format!("recovery: {:?}", self.stage)));
                 }
                 Ok(()) => {
-                    self.fleet.count("recovered");
+                    self.fleet.sim.count("recovered");
                     self.power_cut();
                 }
             }
@@ -430,10 +429,10 @@ impl World {
 
     /// Runs events until the condition holds.
     fn pump(&mut self, until: impl Fn(&Self) -> bool) -> Result<(), Halt> {
-        let begun = self.fleet.trace.events;
-        self.answered_at = self.fleet.now;
+        let begun = self.fleet.sim.trace.events;
+        self.answered_at = self.fleet.sim.now;
         while !until(self) {
-            if self.fleet.trace.events >= self.cut_at {
+            if self.fleet.sim.trace.events >= self.cut_at {
                 return Err(Halt::Cut);
             }
             self.damage_shard();
@@ -442,7 +441,7 @@ impl World {
                 let text = format!("there are no more events; {}", self.under_way());
                 return Err(Halt::Broken(text));
             }
-            if let Some(failure) = self.fleet.failure.take() {
+            if let Some(failure) = self.fleet.sim.failure.take() {
                 return Err(Halt::Broken(failure));
             }
             if let Stage::Ended(Err(failure)) = self.stage
@@ -450,8 +449,8 @@ impl World {
             {
                 return Err(Halt::Broken(format!("the fleet ended: {failure}")));
             }
-            let is_late = self.fleet.now - self.waits_since() > PROGRESS_TIMEOUT;
-            if is_late || self.fleet.trace.events - begun > EVENTS_MAX {
+            let is_late = self.fleet.sim.now - self.waits_since() > PROGRESS_TIMEOUT;
+            if is_late || self.fleet.sim.trace.events - begun > EVENTS_MAX {
                 return Err(Halt::Broken(format!(
                     "the fleet makes no progress; {}",
                     self.under_way()
@@ -463,7 +462,7 @@ impl World {
 
     /// Damages a shard, if it is time and there is one that it can be done to.
     fn damage_shard(&mut self) {
-        let now = self.fleet.trace.events;
+        let now = self.fleet.sim.trace.events;
         if !self.is_working || !self.fleet.is_served() {
             return;
         }
@@ -496,7 +495,7 @@ impl World {
     }
 
     fn plan(&mut self, nanos: u64, own: Own) {
-        self.fleet.plan(nanos, Happening::Own(own));
+        self.fleet.sim.plan(nanos, Happening::Own(own));
     }
 
     fn nudge(&mut self) {
@@ -510,7 +509,7 @@ impl World {
 
     fn plan_nudge(&mut self) {
         if self.mix.nudge > 0 {
-            let delay = self.fleet.rng.below(self.mix.nudge);
+            let delay = self.fleet.sim.rng.below(self.mix.nudge);
             self.plan(delay, Own::Nudge);
         }
     }
@@ -538,21 +537,21 @@ impl World {
         match result {
             Ok(()) => {
                 self.growths.answered(blocks);
-                self.fleet.count("a pool grown");
+                self.fleet.sim.count("a pool grown");
             }
-            Err(_) => self.fleet.count("a growth failed"),
+            Err(_) => self.fleet.sim.count("a growth failed"),
         }
     }
 
     fn count_many(&mut self, what: &'static str, times: u64) {
-        (0..times).for_each(|_| self.fleet.count(what));
+        (0..times).for_each(|_| self.fleet.sim.count(what));
     }
 }
 
 /// The outage of this life goes on.
 fn advance_outage(world: &mut World) {
     if world.outages.is_some() {
-        let left = world.cut_at.saturating_sub(world.fleet.trace.events);
+        let left = world.cut_at.saturating_sub(world.fleet.sim.trace.events);
         let heals = !world.is_working || world.is_stopping;
         let outage = std::mem::take(&mut world.outage);
         world.outage = outage::advance(world, outage, left, heals).0;

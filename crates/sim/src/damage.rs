@@ -97,14 +97,14 @@ pub(crate) fn damage<H>(
         How::Record => alter_record(fleet, logs, rng)?,
         How::Apply => refuse_decided(fleet, rng)?,
     };
-    fleet.count(match how {
+    fleet.sim.count(match how {
         How::Slots => "root slots damaged",
         How::Root => "a root damaged",
         How::Node => "a node damaged",
         How::Record => "a log record damaged",
         How::Apply => "a shard that refuses what is decided",
     });
-    fleet.note(&("damage", how, shard));
+    fleet.sim.note(&("damage", how, shard));
     let damage = Damage { shard, is_given_up: false, had_records: false };
     fleet.incidents.damage = Some(damage);
     Some(shard)

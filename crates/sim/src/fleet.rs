@@ -9,11 +9,8 @@
 //!   `memory`: the targets of effects.
 //! * `kill`: cells that die, and their successors. `hang`: cells that hang. `lost`: what they lose.
 //!   `adopt`: supervisors that die.
-//! * `disk`, `lanes`, `queue`, `trace`, `process`: the parts of the machine. `incident`: which
+//! * `disk`, `lanes`, `process`: the parts of the machine. `incident`: which
 //!   faults of the machine excuse which errors of calls.
-//!
-//! Without delays (`Pace::default()`) and without faults, events happen one after the other, in the
-//! order of their causes.
 
 mod adopt;
 pub(crate) mod disk;
@@ -29,22 +26,21 @@ mod lost;
 pub(crate) mod lost_flush;
 mod memory;
 mod process;
-mod queue;
 mod sparse;
 mod start;
-pub(crate) mod trace;
-pub(crate) mod wall;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Rng, Timestamp};
-use warren_cell::{Backing, Cell, CellConfig, Clock, FrameNo, IoId, Plant, SlotRef, SpaceConfig};
+use warren_base::{CellId, ClientId, Epoch, Errno, Instant, MapVersion, Rng};
+use warren_cell::{Backing, Cell, CellConfig, FrameNo, IoId, Plant, SlotRef, SpaceConfig};
 use warren_proto::control::{Order, Report};
 use warren_proto::{Answered, Request, RequestHeader};
 use warren_supervisor::{ConnectionNo, Failure, IoId as SupervisorIo, Stage, Supervisor};
 
+use crate::simulation::trace::Trace;
+use crate::simulation::{Faults, Simulation};
 use disk::Disk;
 pub(crate) use drive::{check_named, happen_next, notify_supervisor};
 use hang::Pause;
@@ -56,10 +52,7 @@ use link::Link;
 pub(crate) use lost::Lost;
 use lost_flush::LostFlush;
 use process::Slots;
-use queue::EventQueue;
 pub(crate) use start::{load_ledger, may_lack_chunks};
-use trace::Trace;
-use wall::{EPOCH, WallClock};
 
 /// The version of the only shard map in a life of the fleet.
 pub(crate) const MAP_VERSION: MapVersion = MapVersion(1);
@@ -205,37 +198,6 @@ pub(crate) enum Happening<H> {
     Own(H),
 }
 
-/// The slowest message and I/O, in nanoseconds.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Pace {
-    pub message: u64,
-    pub io: u64,
-}
-
-/// The chances of faults.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Faults {
-    /// In 1,000: a message or an I/O takes long.
-    pub stall: u64,
-    /// In 1,000: an I/O of a serving cell fails, or a block is read damaged.
-    pub cell_read: u64,
-    pub cell_write: u64,
-    pub cell_flush: u64,
-    pub rot: u64,
-    /// In 1,000: an I/O of the supervisor fails.
-    pub supervisor_write: u64,
-    pub supervisor_flush: u64,
-    /// In 10,000: a message between cells is damaged; a cell, or the supervisor, is killed at an
-    /// event.
-    pub damage: u64,
-    /// In 10,000: a cell's process is stopped before an event, and continues later.
-    pub pauses: u64,
-    pub kills: u64,
-    pub deaths: u64,
-    /// In 100: a cell that is killed has damaged pages of its cache.
-    pub wild: u64,
-}
-
 type Frame = Box<[u8; BLOCK_SIZE]>;
 
 /// A cell and its part of the machine. The cell is taken out while it runs.
@@ -291,15 +253,9 @@ pub(crate) struct IoFaults {
 
 /// The machine of a fleet. `H` are the world's own events.
 pub(crate) struct Fleet<H> {
-    pub rng: Rng,
-    pub now: Instant,
-    pub wall_clock: WallClock,
-    pub queue: EventQueue<Happening<H>>,
-    pub trace: Trace,
+    pub sim: Simulation<Happening<H>>,
     pub disk: Disk,
     pub lanes: ClientMemory,
-    pub pace: Pace,
-    pub faults: Faults,
     pub plant: Option<Plant>,
     /// Frames of a cell's cache.
     pub frames: u32,
@@ -316,7 +272,6 @@ pub(crate) struct Fleet<H> {
     supervisor: SupervisorHost,
     /// Fleets started so far.
     pub lives: u32,
-    places: u64,
     /// The place in the order of events where the present event of a cell began.
     pub event_began: u64,
     /// The place of the last finished checkpoint.
@@ -327,8 +282,6 @@ pub(crate) struct Fleet<H> {
     pub is_stuck: bool,
     pub io_faults: IoFaults,
     pub incidents: Incidents,
-    /// The rule that was broken.
-    pub failure: Option<String>,
 }
 
 impl<H> Fleet<H> {
@@ -340,15 +293,9 @@ impl<H> Fleet<H> {
 
     pub(crate) fn new(rng: Rng, disk: Disk, trace: Trace) -> Self {
         Self {
-            rng,
-            now: Instant(1),
-            wall_clock: WallClock::default(),
-            queue: EventQueue::new(),
-            trace,
+            sim: Simulation::new(rng, trace),
             disk,
             lanes: ClientMemory::default(),
-            pace: Pace::default(),
-            faults: Faults::default(),
             plant: None,
             frames: 0,
             nodes_max: CellConfig::NODES_MIN,
@@ -360,7 +307,6 @@ impl<H> Fleet<H> {
             alarms: 0,
             supervisor: SupervisorHost::default(),
             lives: 0,
-            places: 0,
             event_began: 0,
             switched_at: 0,
             lost_flush: LostFlush::default(),
@@ -368,7 +314,6 @@ impl<H> Fleet<H> {
             is_stuck: false,
             io_faults: IoFaults::default(),
             incidents: Incidents::default(),
-            failure: None,
         }
     }
 
@@ -404,42 +349,12 @@ impl<H> Fleet<H> {
 
     /// Ends all faults, also those of I/O in flight.
     pub(crate) fn heal(&mut self) {
-        self.faults = Faults::default();
+        self.sim.faults = Faults::default();
         self.lost.heal();
         for request in self.cells.iter_mut().flat_map(|host| host.in_flight.values_mut()) {
             request.heal();
         }
         self.supervisor.in_flight.values_mut().for_each(Supervised::heal);
-    }
-
-    /// Whether no event is left at this time.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.queue.next_at().is_none_or(|at| at > self.now)
-    }
-
-    /// The next place in the order of events.
-    pub(crate) fn place(&mut self) -> u64 {
-        self.take_places(1)
-    }
-
-    /// The next so many places; returns the first.
-    fn take_places(&mut self, count: u64) -> u64 {
-        let first = self.places + 1;
-        self.places += count;
-        first
-    }
-
-    /// The time of a clock without steps: [`WallClock::window`] makes of it what cells see.
-    pub(crate) fn wall(&self) -> Timestamp {
-        Timestamp(EPOCH.0 + self.now.0 as i64)
-    }
-
-    pub(crate) fn clock(&self) -> Clock {
-        Clock { monotonic: self.now, wall: self.wall_clock.at(self.now) }
-    }
-
-    pub(crate) fn plan(&mut self, nanos: u64, happening: Happening<H>) {
-        self.queue.plan(Instant(self.now.0 + nanos), happening);
     }
 
     /// Sends a request to the slot's cell.
@@ -450,51 +365,15 @@ impl<H> Fleet<H> {
         header: RequestHeader,
         request: Request,
     ) {
-        let delay = self.message_delay();
-        self.plan(delay, Happening::Request { cell, from, header, request });
-    }
-
-    pub(crate) fn message_delay(&mut self) -> u64 {
-        self.delay(self.pace.message)
-    }
-
-    fn io_delay(&mut self) -> u64 {
-        self.delay(self.pace.io)
-    }
-
-    fn delay(&mut self, slowest: u64) -> u64 {
-        if slowest == 0 {
-            return 0;
-        }
-        let usual = 1 + self.rng.below(slowest);
-        if self.is_drawn(self.faults.stall, 1000) {
-            self.count("a stall");
-            return usual * 50;
-        }
-        usual
-    }
-
-    fn is_drawn(&mut self, chance: u64, of: u64) -> bool {
-        chance > 0 && self.rng.chance(chance, of)
-    }
-
-    pub(crate) fn count(&mut self, what: &'static str) {
-        self.trace.count(what);
+        let delay = self.sim.message_delay();
+        self.sim.plan(delay, Happening::Request { cell, from, header, request });
     }
 
     /// Counts it if a flush has failed before.
     pub(crate) fn count_after_loss(&mut self, what: &'static str) {
         if self.lost_flush.has_failed() {
-            self.count(what);
+            self.sim.count(what);
         }
-    }
-
-    pub(crate) fn note(&mut self, text: &dyn fmt::Debug) {
-        self.trace.note(self.now, text);
-    }
-
-    pub(crate) fn fail(&mut self, rule: String) {
-        self.failure.get_or_insert(rule);
     }
 }
 

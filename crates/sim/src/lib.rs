@@ -5,6 +5,7 @@
 //!   outcome is legal.
 //! * [`history`] and [`linear`]: what clients observed, and whether one order of all calls explains
 //!   it.
+//! * `simulation`: virtual time, the queue of events and their trace.
 //! * `fleet`: cells and supervisor, links, disk and their faults, for all worlds.
 //! * [`world`]: clients of all kinds, and the history of their calls.
 //! * [`crash`]: a fleet whose power is cut at any moment, and the state that must survive.
@@ -29,6 +30,7 @@ pub mod model;
 mod outage;
 pub mod rare;
 mod run;
+mod simulation;
 pub mod swarm;
 pub mod world;
 

@@ -115,8 +115,8 @@ pub(crate) fn advance<W: Surroundings>(
             break_cell(world, rng, at, left, lasts)
         }
         Outage::Broken { cell, until } if is_out(world, cell) => {
-            world.fleet_mut().count("a cell taken out");
-            let since = world.fleet_mut().place();
+            world.fleet_mut().sim.count("a cell taken out");
+            let since = world.fleet_mut().sim.place();
             return (Outage::Out { cell, since, until }, Some(cell));
         }
         // It became ready in spite of that, and is not needed any more.
@@ -129,8 +129,8 @@ pub(crate) fn advance<W: Surroundings>(
             Outage::Returning { cell, since }
         }
         Outage::Returning { cell, since } if serves_again(world, cell) => {
-            world.fleet_mut().count("a cell taken in again");
-            Outage::Over { cell, since, at: world.fleet_mut().place() }
+            world.fleet_mut().sim.count("a cell taken in again");
+            Outage::Over { cell, since, at: world.fleet_mut().sim.place() }
         }
         // Not only once: a supervisor that dies may have forgotten it.
         Outage::Returning { cell, since } => {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use warren_cell::Plant;
 
-use crate::fleet::trace::Coverage;
+use crate::simulation::trace::Coverage;
 use crate::world::{Broken, Plan, World};
 
 /// The options of a run.

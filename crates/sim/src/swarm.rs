@@ -4,7 +4,7 @@
 use warren_base::Rng;
 use warren_cell::CellConfig;
 
-use crate::fleet::Faults;
+use crate::simulation::Faults;
 
 /// A kind of call; `KINDS` has the weight of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

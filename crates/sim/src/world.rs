@@ -37,15 +37,14 @@ use warren_supervisor::Event as SupervisorEvent;
 use crate::damage::strike;
 use crate::fleet::disk::Disk;
 use crate::fleet::incident::{changes, takes_space};
-use crate::fleet::trace::{Coverage, Trace};
-use crate::fleet::wall::{EPOCH, WallClock};
-use crate::fleet::{
-    Faults, Fleet, Happening, Lost, MAP_VERSION, Pace, happen_next, notify_supervisor,
-};
+use crate::fleet::{Fleet, Happening, Lost, MAP_VERSION, happen_next, notify_supervisor};
 use crate::history::{Action, Excuses, Operation, Window};
 use crate::linear::{Explanation, SEARCH_MAX, Verdict, check};
 use crate::model::State;
 use crate::outage::{self, Outage};
+use crate::simulation::trace::{Coverage, Trace};
+use crate::simulation::wall::{EPOCH, WallClock};
+use crate::simulation::{Faults, Pace};
 use crate::swarm::Swarm;
 use audit::Audit;
 use clients::{At, Client, SlotState};
@@ -170,15 +169,15 @@ impl World {
     pub fn run(plan: Plan) -> Result<Ran, Broken> {
         let mut world = Self::new(plan);
         let looked_at = world.live_twice().map_err(|rule| {
-            let lines = world.fleet.trace.lines_until(world.blamed_at);
+            let lines = world.fleet.sim.trace.lines_until(world.blamed_at);
             Broken { rule, lines }
         })?;
         Ok(Ran {
-            hash: world.fleet.trace.hash(),
-            events: world.fleet.trace.events,
+            hash: world.fleet.sim.trace.hash(),
+            events: world.fleet.sim.trace.events,
             operations: world.history.len(),
             looked_at,
-            coverage: std::mem::take(&mut world.fleet.trace.coverage),
+            coverage: std::mem::take(&mut world.fleet.sim.trace.coverage),
         })
     }
 
@@ -215,7 +214,7 @@ impl World {
         let mut fleet = Fleet::new(rng, Disk::new(image), Trace::new(plan.verbose));
         fleet.plant = plan.plant;
         fleet.lost = Lost::draw(plan.seed);
-        fleet.wall_clock = WallClock::draw(plan.seed);
+        fleet.sim.wall_clock = WallClock::draw(plan.seed);
         fleet.frames = swarm.frames;
         fleet.nodes_max = swarm.nodes_max;
         fleet.space.eager_cleaning = swarm.space.eager_cleaning;
@@ -224,8 +223,8 @@ impl World {
             fleet.nodes_max = NODES_FEW;
         }
         fleet.chunks = swarm.space.chunks.map(|chunks| chunks as usize);
-        fleet.pace = Pace { message: swarm.message_delay, io: swarm.io_delay };
-        fleet.faults.stall = swarm.stall;
+        fleet.sim.pace = Pace { message: swarm.message_delay, io: swarm.io_delay };
+        fleet.sim.faults.stall = swarm.stall;
         Self {
             swarm,
             fleet,
@@ -256,7 +255,7 @@ impl World {
         let looked_at = self.check_history()?;
         if self.is_lost() && self.outage.is_behind(self.fleet.switched_at) {
             // Only a replay of the logs would make the pool whole.
-            self.fleet.count("a fleet that ended while a cell was out");
+            self.fleet.sim.count("a fleet that ended while a cell was out");
             return Ok(looked_at);
         }
         self.fsck("after the stop")?;
@@ -274,7 +273,7 @@ impl World {
 
     /// Returns the number of states tried.
     fn check_history(&mut self) -> Result<usize, String> {
-        let (clock, mut stepped) = (&self.fleet.wall_clock, Vec::new());
+        let (clock, mut stepped) = (&self.fleet.sim.wall_clock, Vec::new());
         if clock.has_steps() {
             stepped.clone_from(&self.history);
             stepped.iter_mut().for_each(|it| it.window = clock.window(it.window));
@@ -295,16 +294,17 @@ impl World {
     fn blame(&mut self, explanation: &Explanation, so_far: &str) -> String {
         let until = Instant((explanation.until.0 - EPOCH.0).max(0) as u64);
         // A clock that steps does not show when that was.
-        self.blamed_at = if self.fleet.wall_clock.has_steps() { Instant(u64::MAX) } else { until };
+        self.blamed_at =
+            if self.fleet.sim.wall_clock.has_steps() { Instant(u64::MAX) } else { until };
         format!("{so_far}{explanation}")
     }
 
     /// Starts one client, which reads everything.
     fn restart(&mut self) -> Result<(), String> {
         if self.is_lost() {
-            self.fleet.count("a fleet started after a loss");
+            self.fleet.sim.count("a fleet started after a loss");
         }
-        let (at, returned) = (self.fleet.place(), self.fleet.place());
+        let (at, returned) = (self.fleet.sim.place(), self.fleet.sim.place());
         self.history.push(Operation {
             process: 0,
             client: ClientId(0),
@@ -314,11 +314,11 @@ impl World {
             invoked: at,
             returned,
             hint: at,
-            window: Window { from: self.fleet.wall(), to: self.fleet.wall(), steps: false },
+            window: Window { from: self.fleet.sim.wall(), to: self.fleet.sim.wall(), steps: false },
             excuses: Excuses::default(),
             outcome: None,
         });
-        self.fleet.faults = Faults::default();
+        self.fleet.sim.faults = Faults::default();
         // Messages under way when the fleet ended are lost.
         self.fleet.vanish();
         self.outage = Outage::default();
@@ -327,7 +327,7 @@ impl World {
         }
         self.clients.clear();
         self.phase = Phase::Heal;
-        self.last_return = self.fleet.now;
+        self.last_return = self.fleet.sim.now;
         self.fleet.chunks = None;
         self.fleet.start(Some(self.swarm.cells_later))?;
         let credentials = Credentials::default();
@@ -350,22 +350,22 @@ impl World {
             self.damage_shard();
             advance_outage(self);
             check_kept(self);
-            if let Some(failure) = self.fleet.failure.take() {
+            if let Some(failure) = self.fleet.sim.failure.take() {
                 return Err(failure);
             }
             // The new checkpoint is in the state of the last one or of the one before.
             let is_new = std::mem::replace(&mut self.looked_at, self.fleet.switched_at)
                 != self.fleet.switched_at;
             let is_whole = !self.outage.is_behind(self.fleet.switched_at);
-            if is_new && is_whole && self.fleet.rng.chance(1, 8) {
-                self.fleet.count("fsck while running");
+            if is_new && is_whole && self.fleet.sim.rng.chance(1, 8) {
+                self.fleet.sim.count("fsck while running");
                 self.fsck("while running")?;
             }
             if self.phase == Phase::Heal && self.outage.is_over() && self.all_finished() {
                 self.phase = Phase::Stopping;
-                self.last_return = self.fleet.now;
+                self.last_return = self.fleet.sim.now;
                 if self.is_first_life() {
-                    self.fleet.faults = Faults {
+                    self.fleet.sim.faults = Faults {
                         kills: self.swarm.kills,
                         deaths: self.swarm.deaths,
                         ..Faults::default()
@@ -373,16 +373,16 @@ impl World {
                 }
                 notify_supervisor(self, SupervisorEvent::Stop);
             }
-            if self.fleet.now - self.last_return > RETURN_TIMEOUT {
+            if self.fleet.sim.now - self.last_return > RETURN_TIMEOUT {
                 return Err(format!("no call returns; {}", self.under_way()));
             }
-            if self.fleet.trace.events > EVENTS_MAX {
+            if self.fleet.sim.trace.events > EVENTS_MAX {
                 return Err(format!("the run does not end; {}", self.under_way()));
             }
         }
         // When a fleet is lost while answers are under way, the effects of these calls have
         // happened.
-        while let Some((_, happening)) = self.fleet.queue.next() {
+        while let Some((_, happening)) = self.fleet.sim.queue.next() {
             if let Happening::Reply { from, to, seq, hint, answer } = happening {
                 self.would_answer(from, to, seq, hint, answer.answer);
             }
@@ -423,7 +423,7 @@ impl World {
     fn heal(&mut self) {
         self.phase = Phase::Heal;
         self.fleet.heal();
-        self.last_return = self.fleet.now;
+        self.last_return = self.fleet.sim.now;
     }
 
     fn under_way(&self) -> String {
@@ -457,7 +457,7 @@ impl World {
     }
 
     fn plan(&mut self, nanos: u64, own: Own) {
-        self.fleet.plan(nanos, Happening::Own(own));
+        self.fleet.sim.plan(nanos, Happening::Own(own));
     }
 
     fn is_first_life(&self) -> bool {
@@ -470,10 +470,10 @@ impl World {
     }
 
     fn think_time(&mut self) -> u64 {
-        if self.fleet.rng.chance(1, 10) {
-            self.fleet.rng.below(50_000)
+        if self.fleet.sim.rng.chance(1, 10) {
+            self.fleet.sim.rng.below(50_000)
         } else {
-            self.fleet.rng.below(500)
+            self.fleet.sim.rng.below(500)
         }
     }
 

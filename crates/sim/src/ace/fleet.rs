@@ -12,8 +12,8 @@ use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent, Failu
 
 use super::client::Client;
 use crate::fleet::disk::Disk;
-use crate::fleet::trace::Trace;
 use crate::fleet::{self, MAP_VERSION, Surroundings, happen_next, notify_supervisor};
+use crate::simulation::trace::Trace;
 
 /// Frames of a serving cell.
 const FRAMES: u32 = 128;
@@ -82,7 +82,7 @@ impl Fleet {
         let (from, epoch) = (CellId(0), self.fleet.epoch(CellId(0)));
         let report = Report::WantCheckpoint { cell: from };
         notify_supervisor(self, SupervisorEvent::Report { from, epoch, report });
-        self.pump(|fleet| fleet.fleet.is_quiet())
+        self.pump(|fleet| fleet.fleet.sim.is_quiet())
     }
 
     /// Stops the fleet in order.
@@ -101,7 +101,7 @@ impl Fleet {
             if let Some(Err(failure)) = self.ended {
                 return Err(format!("the fleet ended: {failure}"));
             }
-            if let Some(failure) = self.fleet.failure.take() {
+            if let Some(failure) = self.fleet.sim.failure.take() {
                 return Err(failure);
             }
             if until(self) {
@@ -168,7 +168,7 @@ impl Surroundings for Fleet {
     }
 
     fn refuse(&mut self, _: ConnectionNo, errno: Errno) {
-        self.fleet.fail(format!("the client was refused: {errno}"));
+        self.fleet.sim.fail(format!("the client was refused: {errno}"));
     }
 
     fn fleet_ended(&mut self, result: Result<(), Failure>) {

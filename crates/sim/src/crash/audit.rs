@@ -72,7 +72,7 @@ impl World {
             }
             add_unread(&mut reading);
             if !reading.unread.objects.is_empty() {
-                self.fleet.count("a tree read back but for a damaged shard");
+                self.fleet.sim.count("a tree read back but for a damaged shard");
             }
             let is_sure = |object: &ObjectNo| !reading.may_be.object(*object).unsure;
             for (object, links) in reading.links.iter().filter(|(object, _)| is_sure(object)) {
@@ -85,7 +85,7 @@ impl World {
             }
             self.clients[at].model = Some(Model::recovered(reading.found));
         }
-        self.fleet.count("a tree read back");
+        self.fleet.sim.count("a tree read back");
         Ok(())
     }
 
@@ -145,7 +145,7 @@ impl World {
             let value = match self.call(Request::GetXattr { ino, name: asked })? {
                 Reply::Xattr(value) => value,
                 Reply::LongXattr { len } => {
-                    self.fleet.count("a long value came");
+                    self.fleet.sim.count("a long value came");
                     self.payload(len as usize).into()
                 }
                 _ => return broken("no attribute".into()),
@@ -269,7 +269,7 @@ impl World {
             if !is_older && !is_patchwork(&content, versions) {
                 return broken(describe(ino, &content, versions));
             }
-            self.fleet.count("a file between two versions");
+            self.fleet.sim.count("a file between two versions");
         }
         Ok(content)
     }

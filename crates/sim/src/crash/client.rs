@@ -82,9 +82,9 @@ fn xattr_name(name: &[u8]) -> XattrName {
 
 impl World {
     pub(super) fn plan_step(&mut self, client: usize) {
-        let think = match self.fleet.rng.chance(1, 8) {
-            true => self.fleet.rng.below(self.mix.think),
-            false => self.fleet.rng.below(self.mix.think.min(2000)),
+        let think = match self.fleet.sim.rng.chance(1, 8) {
+            true => self.fleet.sim.rng.below(self.mix.think),
+            false => self.fleet.sim.rng.below(self.mix.think.min(2000)),
         };
         self.plan(think, Own::Step { client });
     }
@@ -98,7 +98,7 @@ impl World {
         client.operations += 1;
         let stamp = (at as u64 + 1) << 32 | client.operations;
         let model = client.model.as_ref().expect("a client that works has one");
-        let mut chooser = Chooser { model, mix, rng: &mut fleet.rng, stamp };
+        let mut chooser = Chooser { model, mix, rng: &mut fleet.sim.rng, stamp };
         let planned = (0..TRIES).find_map(|_| chooser.draw());
         let Some(Planned { request, payload, effect }) = planned else {
             return self.plan_step(at);
@@ -114,7 +114,7 @@ impl World {
         payload: &[u8],
         effect: Option<Effect>,
     ) {
-        let asked = (self.fleet.place(), self.fleet.now);
+        let asked = (self.fleet.sim.place(), self.fleet.sim.now);
         let client = &mut self.clients[at];
         client.seq += 1;
         client.asked = asked;
@@ -123,7 +123,7 @@ impl World {
         self.fleet.lanes.put_request(slot, payload);
         let cell = match request.shard() {
             Some(shard) => self.fleet.owner(shard),
-            None => CellId(self.fleet.rng.below(self.fleet.cells.len() as u64) as u16),
+            None => CellId(self.fleet.sim.rng.below(self.fleet.cells.len() as u64) as u16),
         };
         let payload_len = payload.len() as u32;
         let header =
@@ -153,12 +153,15 @@ impl World {
         let client = &mut self.clients[at];
         if client.seq != seq {
             let asked = client.seq;
-            return self.fleet.fail(format!("{to:?} was answered {seq} while {asked} was asked"));
+            return self
+                .fleet
+                .sim
+                .fail(format!("{to:?} was answered {seq} while {asked} was asked"));
         }
         let Some((request, effect)) = client.under_way.take() else {
-            return self.fleet.fail(format!("{to:?} was answered twice: {answer:?}"));
+            return self.fleet.sim.fail(format!("{to:?} was answered twice: {answer:?}"));
         };
-        self.answered_at = self.fleet.now;
+        self.answered_at = self.fleet.sim.now;
         let Some(effect) = effect else {
             self.clients[at].answer = Some((from, answer));
             return;
@@ -178,7 +181,7 @@ impl World {
         let (asked_at, _) = self.clients[at].asked;
         let must_fail = self.fleet.lost_flush.must_sync_fail(asked_at, self.fleet.switched_at);
         if matches!(effect, Effect::Sync) && must_fail {
-            return self.fleet.fail("a sync is answered though a flush had failed".to_owned());
+            return self.fleet.sim.fail("a sync is answered though a flush had failed".to_owned());
         }
         let model = self.clients[at].model.as_mut().expect("a client that works has one");
         let created = match (effect, reply) {
@@ -195,14 +198,14 @@ impl World {
             let expected = object.content.now().len() + bytes.len();
             if *size != expected as u64 && !object.unsure {
                 let rule = format!("an append ended at {size}, not at {expected}");
-                return self.fleet.fail(rule);
+                return self.fleet.sim.fail(rule);
             }
         }
         model.apply(effect, created);
         match effect {
-            Effect::Fsync { .. } => self.fleet.count("fsync promised"),
-            Effect::Sync => self.fleet.count("sync promised"),
-            Effect::Copy { .. } => self.fleet.count("blocks were shared"),
+            Effect::Fsync { .. } => self.fleet.sim.count("fsync promised"),
+            Effect::Sync => self.fleet.sim.count("sync promised"),
+            Effect::Copy { .. } => self.fleet.sim.count("blocks were shared"),
             _ => {}
         }
     }
@@ -229,9 +232,9 @@ impl World {
         };
         let excused = excused || is_unsure(&self.fleet, model, request, errno);
         if !excused {
-            return self.fleet.fail(format!("client {at}: {request:?} was refused: {errno:?}"));
+            return self.fleet.sim.fail(format!("client {at}: {request:?} was refused: {errno:?}"));
         }
-        self.fleet.count(match errno {
+        self.fleet.sim.count(match errno {
             Errno::EIO => "an operation failed",
             Errno::EROFS => "a change refused after a failed flush",
             Errno::ENOSPC => "no space",

@@ -65,7 +65,7 @@ pub(super) fn damage_at_cut<H>(fleet: &mut Fleet<H>, mut due: Due) {
     let (how, rng) = (due.plan.how, &mut due.plan.rng);
     let mut all = [how, How::Record, How::Root, How::Slots].into_iter();
     if all.any(|how| damage(fleet, how, &logs, rng).is_some()) {
-        fleet.count("a shard damaged when the power was cut");
+        fleet.sim.count("a shard damaged when the power was cut");
     }
 }
 

@@ -3,7 +3,7 @@
 use warren_base::Rng;
 use warren_cell::{Backing, CellConfig, SpaceConfig};
 
-use crate::fleet::Faults;
+use crate::simulation::Faults;
 
 /// A kind of call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -25,19 +25,19 @@ impl World {
         if logs.is_empty() || !self.fleet.needs_recovery().map_err(Halt::Broken)? {
             return Ok(());
         }
-        let log = *self.fleet.rng.pick(&logs);
+        let log = *self.fleet.sim.rng.pick(&logs);
         let records: Vec<_> =
             log.records(&self.fleet).into_iter().map(|(record, ..)| record).collect();
         let shown = (0..records.len()).filter(|at| shows(&records, *at)).collect::<Vec<_>>();
         if shown.is_empty() {
             return Ok(());
         }
-        let RawRecord { lsn, end, .. } = records[*self.fleet.rng.pick(&shown)];
-        let is_zeroed = self.fleet.rng.chance(1, 3);
+        let RawRecord { lsn, end, .. } = records[*self.fleet.sim.rng.pick(&shown)];
+        let is_zeroed = self.fleet.sim.rng.chance(1, 3);
         let words = if is_zeroed { 1 } else { (end.0 - lsn.0) / WORD };
-        let at = Lsn(lsn.0 + WORD * self.fleet.rng.below(words));
+        let at = Lsn(lsn.0 + WORD * self.fleet.sim.rng.below(words));
         let before = log.word(&self.fleet, at);
-        let after = if is_zeroed { 0 } else { before ^ 1 << self.fleet.rng.below(64) };
+        let after = if is_zeroed { 0 } else { before ^ 1 << self.fleet.sim.rng.below(64) };
         log.put_word(&mut self.fleet, at, after);
         self.refuse(log.cell)?;
         log.put_word(&mut self.fleet, at, before);
@@ -55,7 +55,7 @@ impl World {
             return Err(Halt::Broken(format!("with a damaged log: {:?}", self.stage)));
         }
         self.rotten = None;
-        self.fleet.count("a damaged log refused");
+        self.fleet.sim.count("a damaged log refused");
         self.power_cut();
         Ok(())
     }

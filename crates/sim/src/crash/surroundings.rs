@@ -43,7 +43,7 @@ impl Surroundings for World {
 
     fn fleet_is_ready(&mut self) {
         for client in 0..self.clients.len() {
-            let delay = self.fleet.message_delay();
+            let delay = self.fleet.sim.message_delay();
             self.plan(delay, Own::Connect { client });
         }
     }
@@ -61,7 +61,7 @@ impl Surroundings for World {
     }
 
     fn refuse(&mut self, connection: ConnectionNo, errno: Errno) {
-        self.fleet.fail(format!("{connection:?} was refused: {errno}"));
+        self.fleet.sim.fail(format!("{connection:?} was refused: {errno}"));
     }
 
     fn grown(&mut self, result: Result<(), Errno>) {

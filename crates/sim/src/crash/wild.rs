@@ -70,13 +70,13 @@ impl World {
                 let has_ended = self.fleet.incidents.wild.has_ended(*handle);
                 match answer {
                     Err(Errno::EIO) if has_ended => {
-                        self.fleet.count("a handle ended with EIO");
+                        self.fleet.sim.count("a handle ended with EIO");
                         Request::Close { handle: *handle }
                     }
                     Ok(_) if !has_ended => opens,
                     other => {
                         let rule = format!("{handle:?} has ended: {has_ended}; read: {other:?}");
-                        return self.fleet.fail(rule);
+                        return self.fleet.sim.fail(rule);
                     }
                 }
             }
@@ -99,7 +99,7 @@ impl World {
                 read_at(*handle, looking.content.len(), PIECE)
             }
             (request, other) => {
-                return self.fleet.fail(format!("a new look: {request:?}: {other:?}"));
+                return self.fleet.sim.fail(format!("a new look: {request:?}: {other:?}"));
             }
         };
         self.clients[at].looking = Some(looking);
@@ -120,9 +120,9 @@ impl World {
         model.found(no, content);
         if !is_right {
             let rule = format!("{ino:?}, has lost pages: {is_lost}, has bytes of no version");
-            return self.fleet.fail(rule);
+            return self.fleet.sim.fail(rule);
         }
-        self.fleet.count(if is_lost {
+        self.fleet.sim.count(if is_lost {
             "lost pages are older"
         } else {
             "damaged pages are restored"

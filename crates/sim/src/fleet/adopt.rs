@@ -17,18 +17,18 @@ impl<H> Fleet<H> {
     /// Whether the supervisor dies with these effects.
     pub(super) fn draw_supervisors_death(&mut self, effects: &[Effect]) -> bool {
         let may_die = started(effects).all(|(cell, _)| self.may_end(cell));
-        may_die && self.is_drawn(self.faults.deaths, 10_000)
+        may_die && self.sim.is_drawn(self.sim.faults.deaths, 10_000)
     }
 
     /// A successor that was about to start is not started, or is killed at once.
     fn give_up(&mut self, cell: CellId, epoch: Epoch) {
-        self.count("a successor given up by another supervisor");
+        self.sim.count("a successor given up by another supervisor");
         let host = self.host(cell);
         assert!(host.dead, "it starts later");
         (host.epoch, host.is_starting) = (epoch, false);
         host.orders.clear();
-        let delay = self.message_delay();
-        self.plan(delay, Happening::Exited { cell, epoch });
+        let delay = self.sim.message_delay();
+        self.sim.plan(delay, Happening::Exited { cell, epoch });
     }
 }
 
@@ -38,13 +38,13 @@ pub(super) fn replace_supervisor<W: Surroundings>(
     mut effects: Vec<Effect>,
 ) -> Vec<Effect> {
     let fleet = world.fleet_mut();
-    fleet.count("a supervisor killed");
+    fleet.sim.count("a supervisor killed");
     fleet.count_after_loss("a supervisor killed after a failed flush");
     let record = fleet.supervisor().record();
     let started: Vec<(CellId, Epoch)> = started(&effects).collect();
-    let done = fleet.rng.below(effects.len() as u64 + 1) as usize;
+    let done = fleet.sim.rng.below(effects.len() as u64 + 1) as usize;
     let left = effects.split_off(done);
-    let is_noted = left.is_empty() && fleet.rng.chance(1, 2);
+    let is_noted = left.is_empty() && fleet.sim.rng.chance(1, 2);
     follow(world, effects);
     let fleet = world.fleet_mut();
     let flushed = fleet.let_supervisors_io_land();
@@ -53,7 +53,7 @@ pub(super) fn replace_supervisor<W: Surroundings>(
     let (ledger, copies) = load_ledger(&fleet.disk).expect("a pool that can be opened");
     let predecessor = Predecessor { record: &record, ledger, copies, flushed };
     let mut catching_up = Vec::new();
-    let adopted = Supervisor::adopt(predecessor, fleet.now, fleet.wall(), &mut catching_up);
+    let adopted = Supervisor::adopt(predecessor, fleet.sim.now, fleet.sim.wall(), &mut catching_up);
     fleet.supervisor.supervisor = Some(adopted.expect("its own record"));
     if !is_noted {
         started.into_iter().for_each(|(cell, epoch)| fleet.give_up(cell, epoch));

@@ -24,9 +24,9 @@ use super::{Fleet, Happening, Surroundings, adopt};
 /// Applies the next event, if there is one.
 pub(crate) fn happen_next<W: Surroundings>(world: &mut W) -> bool {
     let fleet = world.fleet_mut();
-    let Some((at, happening)) = fleet.queue.next() else { return false };
-    fleet.now = at;
-    fleet.trace.event(at, words::<W>(&happening), &happening);
+    let Some(happening) = fleet.sim.advance() else { return false };
+    let at = fleet.sim.now;
+    fleet.sim.trace.event(at, words::<W>(&happening), &happening);
     happen(world, happening);
     true
 }
@@ -67,7 +67,7 @@ fn words<W: Surroundings>(happening: &Happening<W::Own>) -> [u64; 4] {
 fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
     let fleet = world.fleet_mut();
     if let Some(until) = addressee(&happening).and_then(|cell| fleet.pause(cell)) {
-        return fleet.queue.plan(until, happening);
+        return fleet.sim.plan_at(until, happening);
     }
     match happening {
         Happening::Request { cell, from, header, request } => {
@@ -151,7 +151,7 @@ const fn addressee<H>(happening: &Happening<H>) -> Option<CellId> {
 fn execute_verdict<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch) {
     let fleet = world.fleet_mut();
     if fleet.is_running(id, epoch) {
-        fleet.count("a cell ended by a verdict");
+        fleet.sim.count("a cell ended by a verdict");
         kill_cell(world, id);
     } else if fleet.host(id).is_starting && fleet.epoch(id) == epoch {
         // A caretaker that waits for the I/O of the process before it.
@@ -168,25 +168,25 @@ fn look<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, errs: bool) {
         return;
     }
     if errs {
-        fleet.count("a hint that is wrong");
+        fleet.sim.count("a hint that is wrong");
         let why = Hint::Sleeps;
         notify_supervisor(world, SupervisorEvent::Hangs { cell: id, epoch, why });
     }
     let fleet = world.fleet_mut();
-    let now = fleet.now;
+    let now = fleet.sim.now;
     let seen = fleet.host(id).pause.look(now);
     if fleet.host(id).pause.end(now).is_some() || seen != Seen::Nothing {
         let next = Happening::Look { cell: id, epoch, errs: false };
-        fleet.plan(LOOK_EVERY.as_nanos() as u64, next);
+        fleet.sim.plan(LOOK_EVERY.as_nanos() as u64, next);
     }
     match seen {
         Seen::Nothing => {}
         Seen::Hangs(why) => {
-            fleet.count("a hint that a cell hangs");
+            fleet.sim.count("a hint that a cell hangs");
             notify_supervisor(world, SupervisorEvent::Hangs { cell: id, epoch, why });
         }
         Seen::Moves => {
-            fleet.count("an accused cell that moves again");
+            fleet.sim.count("an accused cell that moves again");
             notify_supervisor(world, SupervisorEvent::Moves { cell: id, epoch });
         }
     }
@@ -205,8 +205,8 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
     let loses = draw_lost_wakeup(fleet, id);
     draw_liar(fleet, id);
     let mut cell = fleet.host(id).cell.take().expect("a cell does one thing at a time");
-    fleet.event_began = fleet.place();
-    let now = fleet.clock();
+    fleet.event_began = fleet.sim.place();
+    let now = fleet.sim.clock();
     let mut effects = Vec::new();
     let stores_left = match death {
         Some(Death::AtStore(stores)) => Some(stores),
@@ -225,7 +225,7 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
         if !panic.is::<Killed>() {
             resume_unwind(panic);
         }
-        world.fleet_mut().count("a cell killed at a store");
+        world.fleet_mut().sim.count("a cell killed at a store");
         return kill_cell(world, id);
     }
     let fleet = world.fleet_mut();
@@ -233,14 +233,14 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
         lost_wakeup(fleet, id);
     }
     if cell.chunks_emptied() > emptied {
-        fleet.count("chunks emptied");
+        fleet.sim.count("chunks emptied");
     }
     for (to, seq, answer) in cell.decided() {
         fleet.note_executed(id, (to, seq), answer);
     }
     if death.is_some() {
-        fleet.count("a cell killed among its effects");
-        let done = fleet.rng.below(effects.len() as u64 + 1) as usize;
+        fleet.sim.count("a cell killed among its effects");
+        let done = fleet.sim.rng.below(effects.len() as u64 + 1) as usize;
         effects.truncate(done);
         carry_out(world, id, effects);
         return kill_cell(world, id);
@@ -267,7 +267,7 @@ pub(super) fn carry_out<W: Surroundings>(world: &mut W, id: CellId, effects: Vec
 
 impl<H> Fleet<H> {
     fn count_late_report(&mut self, from: CellId, epoch: Epoch) {
-        self.count(match self.epoch(from) == epoch {
+        self.sim.count(match self.epoch(from) == epoch {
             true => "a report of a lost cell",
             false => "a report of an earlier epoch",
         });
@@ -278,14 +278,14 @@ impl<H> Fleet<H> {
         if self.host(id).dead {
             return None;
         }
-        let now = self.now;
+        let now = self.sim.now;
         let is_stopped = self.host(id).pause.end(now).is_some();
-        if !is_stopped && self.is_drawn(self.faults.pauses, 10_000) {
-            self.count("a cell paused");
+        if !is_stopped && self.sim.is_drawn(self.sim.faults.pauses, 10_000) {
+            self.sim.count("a cell paused");
             let pause = &mut self.cells[usize::from(id.0)].pause;
-            pause.begin(now, &mut self.rng);
-            let (errs, epoch) = (self.rng.chance(1, 8), self.epoch(id));
-            self.plan(LOOK_EVERY.as_nanos() as u64, Happening::Look { cell: id, epoch, errs });
+            pause.begin(now, &mut self.sim.rng);
+            let (errs, epoch) = (self.sim.rng.chance(1, 8), self.epoch(id));
+            self.sim.plan(LOOK_EVERY.as_nanos() as u64, Happening::Look { cell: id, epoch, errs });
         }
         self.host(id).pause.end(now)
     }
@@ -293,14 +293,14 @@ impl<H> Fleet<H> {
     /// The cell has executed a request, and answers it later.
     fn note_executed(&mut self, id: CellId, request: (SlotRef, u32), answer: &Answer) {
         if !self.host(id).slots.executed.contains_key(&request) {
-            let place = self.place();
+            let place = self.sim.place();
             self.host(id).slots.executed.insert(request, (place, answer.clone()));
         }
     }
 
     /// Carries out an effect of a cell.
     pub(super) fn carry_out(&mut self, id: CellId, effect: Effect) {
-        self.trace.note(self.now, &(id, &effect));
+        self.sim.trace.note(self.sim.now, &(id, &effect));
         if self.host(id).is_caretaker {
             count_of_caretaker(self, &effect);
         }
@@ -310,10 +310,11 @@ impl<H> Fleet<H> {
                 let slots = &mut self.host(id).slots;
                 slots.answered.insert(to, seq);
                 let known = slots.executed.remove(&(to, seq));
-                let place = self.place();
-                let (hint, delay) = (known.map_or(place, |(hint, _)| hint), self.message_delay());
+                let place = self.sim.place();
+                let (hint, delay) =
+                    (known.map_or(place, |(hint, _)| hint), self.sim.message_delay());
                 let answer = Answered { answer, granted, changed };
-                self.plan(delay, Happening::Reply { from: id, to, seq, hint, answer });
+                self.sim.plan(delay, Happening::Reply { from: id, to, seq, hint, answer });
             }
             // Drivers of real cells bound a user's live tasks; here there are few.
             Effect::AwaitsLock { .. } => {}
@@ -325,10 +326,10 @@ impl<H> Fleet<H> {
                 if let Report::Discarded { ino, generation, .. } = report
                     && self.incidents.wild.was_discarded(ino, generation, self.epoch(id))
                 {
-                    self.count("a file has lost pages");
+                    self.sim.count("a file has lost pages");
                 }
                 if matches!(report, Report::LostMessage { .. }) {
-                    self.count("a lost message found");
+                    self.sim.count("a lost message found");
                 }
                 let is_answer = matches!(report, Report::Asked { .. } | Report::Answered { .. });
                 let host = self.host(id);
@@ -337,12 +338,12 @@ impl<H> Fleet<H> {
                 }
                 if matches!(report, Report::Stuck { .. }) {
                     self.is_stuck = true;
-                    self.count("a full log that the device refuses");
+                    self.sim.count("a full log that the device refuses");
                 }
                 self.send_report(id, report);
             }
             // The checksum has detected damaged messages before.
-            Effect::Suspect { cell, why } => self.fail(format!("{id} suspects {cell}: {why}")),
+            Effect::Suspect { cell, why } => self.sim.fail(format!("{id} suspects {cell}: {why}")),
             Effect::Read { io, block, frames } => self.submit(id, io, Doing::Read, block, frames),
             Effect::Write { io, block, frames } => self.submit(id, io, Doing::Write, block, frames),
             Effect::WriteThrough { io, block, frames } => {
@@ -357,15 +358,15 @@ impl<H> Fleet<H> {
             }
             Effect::MeasureHost => {
                 let (epoch, blocks) = (self.host(id).epoch, self.disk.host_room());
-                let delay = self.message_delay();
-                self.plan(delay, Happening::HostMeasured { cell: id, epoch, blocks });
+                let delay = self.sim.message_delay();
+                self.sim.plan(delay, Happening::HostMeasured { cell: id, epoch, blocks });
             }
             Effect::Wake(at) => {
-                let at = at.max(self.now);
+                let at = at.max(self.sim.now);
                 let host = self.host(id);
                 host.wake = Some(at);
                 let epoch = host.epoch;
-                self.queue.plan(at, Happening::Tick { cell: id, epoch, at });
+                self.sim.plan_at(at, Happening::Tick { cell: id, epoch, at });
             }
         }
     }
@@ -377,16 +378,18 @@ fn count_of_caretaker<H>(fleet: &mut Fleet<H>, effect: &Effect) {
         Effect::Send { message, .. }
             if matches!(message.body, PeerBody::Reply(PeerReply::Committed { .. })) =>
         {
-            fleet.count("a transaction owed by a caretaker");
+            fleet.sim.count("a transaction owed by a caretaker");
         }
-        Effect::Reply { answer: Ok(Reply::Done), .. } => fleet.count("given back to a caretaker"),
+        Effect::Reply { answer: Ok(Reply::Done), .. } => {
+            fleet.sim.count("given back to a caretaker")
+        }
         Effect::Write { frames, .. } if frames[0].0 < fleet.frames => {
-            fleet.count("placed pages written again by a caretaker");
+            fleet.sim.count("placed pages written again by a caretaker");
         }
         Effect::WriteThrough { frames, .. }
             if frames.last().is_some_and(|last| last.0 < fleet.frames) =>
         {
-            fleet.count("a caretaker's log that ends before data that is nowhere");
+            fleet.sim.count("a caretaker's log that ends before data that is nowhere");
         }
         _ => {}
     }
@@ -401,9 +404,9 @@ fn note_given_up<H>(fleet: &mut Fleet<H>, id: CellId, shard: ShardId) {
         Some(damage) if damage.shard == shard => {
             damage.had_records |= had_records && !damage.is_given_up;
             damage.is_given_up = true;
-            fleet.count("a shard given up");
+            fleet.sim.count("a shard given up");
         }
-        Some(_) => fleet.fail(format!("{id} gives up {shard:?}, which is sound")),
+        Some(_) => fleet.sim.fail(format!("{id} gives up {shard:?}, which is sound")),
     }
 }
 
@@ -454,7 +457,7 @@ pub(super) fn obey<W: Surroundings>(world: &mut W, to: CellId, order: Order) {
             }
         }
         Order::Joined { cell, .. } => fleet.open_link(*cell, to),
-        Order::Failed { .. } => fleet.incidents.checkpoint_failed(to, fleet.places),
+        Order::Failed { .. } => fleet.incidents.checkpoint_failed(to, fleet.sim.places),
         Order::Admit { client, .. } => {
             let keep_words = fleet.plant == Some(Plant::KeepWords);
             fleet.lanes.reopen(to, *client, keep_words);
@@ -482,7 +485,7 @@ pub(crate) fn notify_supervisor<W: Surroundings>(world: &mut W, event: Superviso
         }
         _ => None,
     };
-    supervisor.apply(fleet.now, fleet.wall(), event, &mut effects);
+    supervisor.apply(fleet.sim.now, fleet.sim.wall(), event, &mut effects);
     fleet.supervisor.supervisor = Some(supervisor);
     while world.fleet_mut().draw_supervisors_death(&effects) {
         effects = adopt::replace_supervisor(world, effects);
@@ -498,13 +501,13 @@ pub(crate) fn notify_supervisor<W: Surroundings>(world: &mut W, event: Superviso
 pub(crate) fn check_named<H>(fleet: &mut Fleet<H>, shard: ShardId) {
     let status = fleet.supervisor().status();
     if !status.given_up.iter().any(|(named, _)| *named == shard) {
-        fleet.fail(format!("the status does not name {shard:?}, which was given up"));
+        fleet.sim.fail(format!("the status does not name {shard:?}, which was given up"));
     }
 }
 
 pub(super) fn follow<W: Surroundings>(world: &mut W, effects: Vec<SupervisorEffect>) {
     for effect in effects {
-        world.fleet_mut().note(&("supervisor", &effect));
+        world.fleet_mut().sim.note(&("supervisor", &effect));
         follow_one(world, effect);
     }
     for host in &mut world.fleet_mut().cells {
@@ -519,9 +522,9 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: SupervisorEffect) {
         SupervisorEffect::Write { io, block, bytes } => fleet.supervise_write(io, (block, bytes)),
         SupervisorEffect::Flush { io } => fleet.supervise_flush(io),
         SupervisorEffect::Wake(at) => {
-            let at = at.max(fleet.now);
+            let at = at.max(fleet.sim.now);
             fleet.supervisor.wake = Some(at);
-            fleet.queue.plan(at, Happening::SupervisorTick { at });
+            fleet.sim.plan_at(at, Happening::SupervisorTick { at });
         }
         SupervisorEffect::FleetReady => world.fleet_is_ready(),
         SupervisorEffect::NewClient { connection, client } => world.numbered(connection, client),
@@ -534,7 +537,7 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: SupervisorEffect) {
             fleet.restart_cell(cell, epoch, is_caretaker);
         }
         SupervisorEffect::Kill { cell, epoch, verdict } => {
-            fleet.count(match verdict {
+            fleet.sim.count(match verdict {
                 Verdict::Accused { .. } => "an accused cell is to end",
                 Verdict::AccusesAgain { .. } => "an accuser is to end",
                 Verdict::Hangs { why: Hint::Silent, .. } => "a silent cell is to end",
@@ -546,12 +549,12 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: SupervisorEffect) {
             });
             let is_spared = fleet.plant == Some(Plant::SpareAccusers);
             if !(is_spared && matches!(verdict, Verdict::VotedDown { .. })) {
-                let delay = fleet.message_delay();
-                fleet.plan(delay, Happening::Kill { cell, epoch });
+                let delay = fleet.sim.message_delay();
+                fleet.sim.plan(delay, Happening::Kill { cell, epoch });
             }
         }
         // Each stop of a cell ends by itself here.
-        SupervisorEffect::Resume { .. } => fleet.count("a stopped cell is to be resumed"),
+        SupervisorEffect::Resume { .. } => fleet.sim.count("a stopped cell is to be resumed"),
         SupervisorEffect::Grown { result } => world.grown(result),
         SupervisorEffect::Exit(result) => world.fleet_ended(result),
     }

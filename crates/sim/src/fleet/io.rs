@@ -100,7 +100,7 @@ impl<H> Fleet<H> {
         block: BlockNo,
         frames: Vec<FrameNo>,
     ) {
-        self.count(match doing {
+        self.sim.count(match doing {
             Doing::Read => "block read by a cell",
             Doing::Write | Doing::WriteThrough => "block written by a cell",
             Doing::Flush(_) => "a flush by a cell",
@@ -108,15 +108,16 @@ impl<H> Fleet<H> {
             Doing::Discard(_) => "blocks discarded by a cell",
         });
         let fault = self.draw_fault(id, doing);
-        let early = matches!(doing, Doing::Write | Doing::WriteThrough) && self.rng.chance(1, 2);
+        let early =
+            matches!(doing, Doing::Write | Doing::WriteThrough) && self.sim.rng.chance(1, 2);
         let host = self.host(id);
         let taken_early = early.then(|| host.gather(&frames));
         let request = InFlight { doing, block, frames, taken_early, fault };
         let epoch = host.epoch;
         let before = host.in_flight.insert((epoch, io), request);
         assert!(before.is_none(), "an I/O number was used twice");
-        let delay = self.io_delay();
-        self.plan(delay, Happening::CellIo { cell: id, epoch, io });
+        let delay = self.sim.io_delay();
+        self.sim.plan(delay, Happening::CellIo { cell: id, epoch, io });
     }
 
     pub(super) fn submit_flush(&mut self, id: CellId, io: IoId) {
@@ -131,22 +132,22 @@ impl<H> Fleet<H> {
             return None;
         }
         let chance = match doing {
-            Doing::Read => self.faults.cell_read,
-            Doing::Write | Doing::WriteThrough => self.faults.cell_write,
-            Doing::Flush(_) => self.faults.cell_flush,
+            Doing::Read => self.sim.faults.cell_read,
+            Doing::Write | Doing::WriteThrough => self.sim.faults.cell_write,
+            Doing::Flush(_) => self.sim.faults.cell_flush,
             Doing::Reserve(_) | Doing::Discard(_) => return None,
         };
-        if self.is_drawn(chance, 1000) {
+        if self.sim.is_drawn(chance, 1000) {
             return Some(Fault::Fails);
         }
-        let is_rotten = doing == Doing::Read && self.is_drawn(self.faults.rot, 1000);
-        is_rotten.then(|| Fault::Rot(self.rng.below(8 * BLOCK_SIZE as u64) as usize))
+        let is_rotten = doing == Doing::Read && self.sim.is_drawn(self.sim.faults.rot, 1000);
+        is_rotten.then(|| Fault::Rot(self.sim.rng.below(8 * BLOCK_SIZE as u64) as usize))
     }
 
     /// Whether a flush makes a write-through durable, which may fail. It then covers more writes
     /// than it must.
     pub(super) fn draw_flush_behind(&mut self) -> bool {
-        self.faults.cell_flush > 0 && self.rng.chance(1, 2)
+        self.sim.faults.cell_flush > 0 && self.sim.rng.chance(1, 2)
     }
 
     pub(super) fn harden(&mut self, done: &InFlight) {
@@ -155,14 +156,14 @@ impl<H> Fleet<H> {
 
     /// Ends the I/O. `None` if it is late: I/O of a dead cell may take long.
     pub(super) fn take_io(&mut self, id: CellId, epoch: Epoch, io: IoId) -> Option<InFlight> {
-        let is_late = !self.is_running(id, epoch) && self.rng.chance(1, 2);
+        let is_late = !self.is_running(id, epoch) && self.sim.rng.chance(1, 2);
         let host = self.host(id);
         if !is_late {
             return Some(host.in_flight.remove(&(epoch, io)).expect("an I/O is done once"));
         }
-        self.count("I/O of a dead cell is late");
-        let delay = 4 * self.io_delay();
-        self.plan(delay, Happening::CellIo { cell: id, epoch, io });
+        self.sim.count("I/O of a dead cell is late");
+        let delay = 4 * self.sim.io_delay();
+        self.sim.plan(delay, Happening::CellIo { cell: id, epoch, io });
         None
     }
 
@@ -170,9 +171,9 @@ impl<H> Fleet<H> {
     /// no process would receive the error, and nothing is promised then (decision 14).
     fn is_carried_out(&mut self, is_failing_flush: bool) -> bool {
         if is_failing_flush {
-            self.count("a failing flush of a dead process left out");
+            self.sim.count("a failing flush of a dead process left out");
         }
-        !is_failing_flush && self.rng.chance(1, 2)
+        !is_failing_flush && self.sim.rng.chance(1, 2)
     }
 
     /// Carries out an I/O of a dead cell, or not.
@@ -188,8 +189,8 @@ impl<H> Fleet<H> {
     pub(super) fn note_incident(&mut self, id: CellId, done: &InFlight) {
         match (done.fault, done.doing) {
             (None, _) => {}
-            (Some(_), Doing::Read) => self.incidents.read_failed(id, self.places),
-            (Some(_), _) => self.incidents.write_failed(Some(id), self.places),
+            (Some(_), Doing::Read) => self.incidents.read_failed(id, self.sim.places),
+            (Some(_), _) => self.incidents.write_failed(Some(id), self.sim.places),
         }
     }
 
@@ -201,7 +202,7 @@ impl<H> Fleet<H> {
         }
         match done.doing {
             Doing::Read if fails => {
-                self.count("a read failed");
+                self.sim.count("a read failed");
                 Err(Errno::EIO)
             }
             Doing::Read => {
@@ -213,7 +214,7 @@ impl<H> Fleet<H> {
                 if let Err(block) = self.disk.check_backed(done.block, bytes.len()) {
                     let line =
                         format!("cell {id} writes {block:?}, which the host has not allocated");
-                    self.failure.get_or_insert(line);
+                    self.sim.failure.get_or_insert(line);
                 }
                 self.write(done.block, &bytes, fails.then_some("a write failed"))
             }
@@ -222,16 +223,16 @@ impl<H> Fleet<H> {
                 Ok(())
             }
             Doing::Reserve(count) => {
-                let reserved = self.disk.reserve(done.block, count, &mut self.rng);
+                let reserved = self.disk.reserve(done.block, count, &mut self.sim.rng);
                 if reserved.is_err() {
-                    self.count("the host is full");
+                    self.sim.count("the host is full");
                 }
                 reserved
             }
             Doing::Discard(count) => {
                 let discarded = self.disk.discard(done.block, count);
                 if discarded.is_err() {
-                    self.count("the host takes no blocks back");
+                    self.sim.count("the host takes no blocks back");
                 }
                 discarded
             }
@@ -246,7 +247,7 @@ impl<H> Fleet<H> {
         }
         if let Some(Fault::Rot(bit)) = done.fault {
             host.frame_mut(done.frames[0])[bit / 8] ^= 1 << (bit % 8);
-            self.count("a block read was rotten");
+            self.sim.count("a block read was rotten");
         }
     }
 
@@ -261,8 +262,8 @@ impl<H> Fleet<H> {
             self.disk.write(block, bytes);
             return Ok(());
         };
-        self.count(failure);
-        self.disk.fail_write(block, bytes, &mut self.rng);
+        self.sim.count(failure);
+        self.disk.fail_write(block, bytes, &mut self.sim.rng);
         Err(Errno::EIO)
     }
 
@@ -271,12 +272,12 @@ impl<H> Fleet<H> {
         if !fails {
             return self.disk.flush(mark);
         }
-        self.count("a flush failed");
-        self.disk.fail(&mut self.rng);
+        self.sim.count("a flush failed");
+        self.disk.fail(&mut self.sim.rng);
         if self.plant == Some(Plant::HideLostFlush) {
             self.hide_lost_flush(by);
         }
-        let place = self.place();
+        let place = self.sim.place();
         self.lost_flush.fails(place);
     }
 
@@ -299,20 +300,20 @@ impl<H> Fleet<H> {
     }
 
     pub(super) fn supervise_write(&mut self, io: SupervisorIo, write: BlockWrite) {
-        let fails = self.is_drawn(self.faults.supervisor_write, 1000);
+        let fails = self.sim.is_drawn(self.sim.faults.supervisor_write, 1000);
         self.supervise(io, Supervised { doing: SupervisorDoing::Write(write), fails });
     }
 
     pub(super) fn supervise_flush(&mut self, io: SupervisorIo) {
-        let fails = self.is_drawn(self.faults.supervisor_flush, 1000);
+        let fails = self.sim.is_drawn(self.sim.faults.supervisor_flush, 1000);
         let doing = SupervisorDoing::Flush(self.disk.mark());
         self.supervise(io, Supervised { doing, fails });
     }
 
     fn supervise(&mut self, io: SupervisorIo, request: Supervised) {
         self.supervisor.in_flight.insert(io, request);
-        let delay = self.io_delay();
-        self.plan(delay, Happening::SupervisorIo { by: self.supervisor.number, io });
+        let delay = self.sim.io_delay();
+        self.sim.plan(delay, Happening::SupervisorIo { by: self.supervisor.number, io });
     }
 
     pub(super) fn supervisor_io_done(&mut self, io: SupervisorIo) -> Result<(), Errno> {
@@ -345,7 +346,7 @@ impl<H> Fleet<H> {
         let Supervised { doing, fails } = request;
         self.io_faults.supervisor += u64::from(fails);
         if fails {
-            self.incidents.write_failed(None, self.places);
+            self.incidents.write_failed(None, self.sim.places);
         }
         match doing {
             SupervisorDoing::Write((block, bytes)) => {
@@ -354,7 +355,7 @@ impl<H> Fleet<H> {
             }
             SupervisorDoing::Flush(mark) => {
                 self.flush(None, mark, fails);
-                let place = self.place();
+                let place = self.sim.place();
                 self.lost_flush.supervisor_flushes(place);
                 Ok(())
             }

@@ -48,13 +48,13 @@ impl<H> Fleet<H> {
     pub(super) fn draw_death(&mut self, id: CellId) -> Option<Death> {
         let host = &self.cells[usize::from(id.0)];
         if host.is_broken && !host.is_caretaker && self.is_served() {
-            return self.rng.chance(1, DIES_EARLY).then(|| Death::draw(&mut self.rng));
+            return self.sim.rng.chance(1, DIES_EARLY).then(|| Death::draw(&mut self.sim.rng));
         }
-        if self.faults.kills == 0 || !self.may_be_lost(id) {
+        if self.sim.faults.kills == 0 || !self.may_be_lost(id) {
             return None;
         }
-        let is_drawn = self.rng.chance(self.faults.kills, 10_000);
-        is_drawn.then(|| Death::draw(&mut self.rng))
+        let is_drawn = self.sim.rng.chance(self.sim.faults.kills, 10_000);
+        is_drawn.then(|| Death::draw(&mut self.sim.rng))
     }
 
     /// Whether the fleet continues, and keeps what it has acknowledged, if the cell's process ends
@@ -85,22 +85,24 @@ impl<H> Fleet<H> {
     /// The supervisor wants a successor.
     pub(super) fn restart_cell(&mut self, id: CellId, epoch: Epoch, is_caretaker: bool) {
         if !self.host(id).dead {
-            return self.fail(format!("cell {id} gets a successor, and its process is not gone"));
+            return self
+                .sim
+                .fail(format!("cell {id} gets a successor, and its process is not gone"));
         }
         self.make_links(id);
         let host = self.host(id);
         host.is_caretaker = is_caretaker;
         (host.epoch, host.is_starting, host.beginning) = (epoch, true, None);
         host.is_to_end = false;
-        let delay = self.message_delay();
-        self.plan(delay, Happening::Start { cell: id });
+        let delay = self.sim.message_delay();
+        self.sim.plan(delay, Happening::Start { cell: id });
     }
 
     /// A client that the supervisor forgets must be unknown to all cells.
     pub(super) fn check_forgotten(&mut self, client: ClientId) {
         let is_known = |cell: &CellId| !self.lanes.is_closed(*cell, client);
         if let Some(cell) = (0..self.cells.len() as u16).map(CellId).find(is_known) {
-            self.fail(format!("{client} is forgotten, but {cell} has not let it go"));
+            self.sim.fail(format!("{client} is forgotten, but {cell} has not let it go"));
         }
     }
 }
@@ -108,9 +110,9 @@ impl<H> Fleet<H> {
 /// The cell's process is gone, whatever it was doing.
 pub(crate) fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
     let fleet = world.fleet_mut();
-    fleet.count("a cell killed");
+    fleet.sim.count("a cell killed");
     fleet.count_after_loss("a cell killed after a failed flush");
-    let lost_at = fleet.take_places(UNANSWERED_MAX);
+    let lost_at = fleet.sim.take_places(UNANSWERED_MAX);
     let host = fleet.host(id);
     let (was_ready, epoch) = (host.slots.is_ready, host.epoch);
     (host.cell, host.wake, host.dead) = (None, None, true);
@@ -121,40 +123,40 @@ pub(crate) fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
     let host = fleet.host(id);
     let reports = std::mem::take(&mut host.reports);
     if !was_ready {
-        fleet.count("a successor killed before it was ready");
+        fleet.sim.count("a successor killed before it was ready");
     }
     fleet.close_links_to(id);
-    let delivered = fleet.rng.below(reports.len() as u64 + 1) as usize;
+    let delivered = fleet.sim.rng.below(reports.len() as u64 + 1) as usize;
     let mut reports = reports.into_iter();
     for report in reports.by_ref().take(delivered) {
         notify_supervisor(world, SupervisorEvent::Report { from: id, epoch, report });
     }
     let fleet = world.fleet_mut();
     for report in reports {
-        let delay = fleet.rng.below(LATE_REPORT) * fleet.message_delay();
-        fleet.plan(delay, Happening::LateReport { from: id, epoch, report });
+        let delay = fleet.sim.rng.below(LATE_REPORT) * fleet.sim.message_delay();
+        fleet.sim.plan(delay, Happening::LateReport { from: id, epoch, report });
     }
-    let delay = fleet.message_delay();
-    fleet.plan(delay, Happening::Exited { cell: id, epoch });
+    let delay = fleet.sim.message_delay();
+    fleet.sim.plan(delay, Happening::Exited { cell: id, epoch });
 }
 
 /// The process has damaged pages of its cache, perhaps.
 fn store_wildly<H>(fleet: &mut Fleet<H>, id: CellId) {
-    if fleet.faults.wild == 0 || !fleet.rng.chance(fleet.faults.wild, 100) {
+    if fleet.sim.faults.wild == 0 || !fleet.sim.rng.chance(fleet.sim.faults.wild, 100) {
         return;
     }
-    for _ in 0..=fleet.rng.below(WILD_STORES_MAX) {
+    for _ in 0..=fleet.sim.rng.below(WILD_STORES_MAX) {
         let pages = pages_in_table(fleet, id);
         if pages.is_empty() {
             return;
         }
-        let (ino, frame) = *fleet.rng.pick(&pages);
-        let at = fleet.rng.below((BLOCK_SIZE - WILD_STORE) as u64) as usize;
-        let byte = 1 + fleet.rng.below(255) as u8;
+        let (ino, frame) = *fleet.sim.rng.pick(&pages);
+        let at = fleet.sim.rng.below((BLOCK_SIZE - WILD_STORE) as u64) as usize;
+        let byte = 1 + fleet.sim.rng.below(255) as u8;
         let stored = &mut fleet.host(id).frame_mut(frame)[at..at + WILD_STORE];
         stored.iter_mut().for_each(|it| *it ^= byte);
         fleet.incidents.wild.damaged.insert(ino);
-        fleet.count("a page damaged in its frame");
+        fleet.sim.count("a page damaged in its frame");
     }
 }
 
@@ -188,7 +190,7 @@ pub(super) fn start_successor<W: Surroundings>(world: &mut W, id: CellId) {
         return;
     }
     let mut effects = Vec::new();
-    let cell = Cell::new(fleet.successor_config(id), fleet.clock(), &mut effects);
+    let cell = Cell::new(fleet.successor_config(id), fleet.sim.clock(), &mut effects);
     let errors = fleet.disk.errors;
     let host = fleet.host(id);
     (host.cell, host.dead, host.is_starting) = (Some(cell), false, false);
@@ -206,14 +208,14 @@ pub(super) fn start_successor<W: Surroundings>(world: &mut W, id: CellId) {
         obey(world, id, order);
         let fleet = world.fleet_mut();
         if fleet.host(id).dead {
-            return fleet.count("a successor killed before its first turn");
+            return fleet.sim.count("a successor killed before its first turn");
         }
     }
     let fleet = world.fleet_mut();
     fleet.plan_order(id);
     if std::mem::take(&mut fleet.host(id).is_to_end) {
         let epoch = fleet.epoch(id);
-        fleet.plan(0, Happening::Kill { cell: id, epoch });
+        fleet.sim.plan(0, Happening::Kill { cell: id, epoch });
     }
     carry_out(world, id, effects);
 }
@@ -236,7 +238,7 @@ pub(super) fn look_at_slots<H>(fleet: &mut Fleet<H>, id: CellId) {
     let slots = &fleet.host(id).slots;
     let waiting = if slots.is_ready { slots.waiting() } else { Vec::new() };
     if !waiting.is_empty() {
-        fleet.count("a successor found requests waiting");
+        fleet.sim.count("a successor found requests waiting");
     }
     for (from, header, request) in waiting {
         fleet.plan_request(id, from, header, request);
@@ -264,7 +266,7 @@ pub(super) fn loses<H>(
         is_of_recovery(message) && fleet.lost.is_recovery_drawn(message)
     };
     if is_lost {
-        fleet.count(match serve {
+        fleet.sim.count(match serve {
             _ if is_of_chunks => "a message about chunks lost",
             true => "a message lost",
             false => "a message of a recovery lost",
@@ -281,14 +283,14 @@ pub(super) fn draw_lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) -> bool {
     let is_only = || {
         let mut hosts = fleet.cells.iter();
         let lies = hosts.any(|host| host.lies == Some(host.epoch));
-        fleet.faults.kills == 0 && fleet.faults.pauses == 0 && !lies
+        fleet.sim.faults.kills == 0 && fleet.sim.faults.pauses == 0 && !lies
     };
     is_drawn && is_only() && may_fall_ill(fleet, id)
 }
 
 /// The cell has lost a wake-up.
 pub(super) fn lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) {
-    fleet.count("a wake-up lost");
+    fleet.sim.count("a wake-up lost");
     fleet.lost.left -= 1;
     let process = (id, fleet.epoch(id));
     fleet.lost.wakeups_of.insert(process);
@@ -300,16 +302,16 @@ pub(super) fn draw_liar<H>(fleet: &mut Fleet<H>, id: CellId) {
     let is_alone = fleet.cells.len() == 1;
     let lies = fleet.cells[usize::from(id.0)].lies == Some(fleet.epoch(id));
     // Looks at a process that is stopped for long would be many.
-    let is_unfit = is_alone || lies || fleet.faults.pauses > 0 || !fleet.may_be_lost(id);
+    let is_unfit = is_alone || lies || fleet.sim.faults.pauses > 0 || !fleet.may_be_lost(id);
     if is_unfit || !may_fall_ill(fleet, id) || !fleet.lost.is_drawn(fleet.lost.lies) {
         return;
     }
-    fleet.count("a cell that lies");
+    fleet.sim.count("a cell that lies");
     let others = (0..fleet.cells.len() as u16).map(CellId).filter(|other| *other != id);
     let others: Vec<CellId> = others.collect();
     let (of, epoch) = (*fleet.lost.rng.pick(&others), fleet.epoch(id));
     fleet.host(id).lies = Some(epoch);
-    fleet.plan(0, Happening::Lie { cell: id, epoch, of, number: 0 });
+    fleet.sim.plan(0, Happening::Lie { cell: id, epoch, of, number: 0 });
 }
 
 /// Whether the cell works, and may be replaced.
@@ -334,7 +336,7 @@ fn plan_reviews<H>(fleet: &mut Fleet<H>) {
 }
 
 fn plan_review<H>(fleet: &mut Fleet<H>, cell: CellId) {
-    fleet.plan(REVIEW_EVERY.as_nanos() as u64, Happening::Review { cell });
+    fleet.sim.plan(REVIEW_EVERY.as_nanos() as u64, Happening::Review { cell });
 }
 
 /// The processes on trial are looked at as long as a trial depends on their turns.
@@ -342,7 +344,7 @@ pub(super) fn plan_looks_at_turns<H>(fleet: &mut Fleet<H>) {
     let mut cells = (0..fleet.cells.len() as u16).map(CellId);
     if !fleet.lost.looks && cells.any(|cell| fleet.supervisor().detector().counts_turns(cell)) {
         fleet.lost.looks = true;
-        fleet.plan(LOOK_EVERY.as_nanos() as u64, Happening::Turns);
+        fleet.sim.plan(LOOK_EVERY.as_nanos() as u64, Happening::Turns);
     }
 }
 
@@ -360,7 +362,7 @@ pub(super) fn look_at_turns<W: Surroundings>(world: &mut W) {
     world.fleet_mut().lost.looks = false;
     for cell in (0..world.fleet().cells.len() as u16).map(CellId) {
         let fleet = world.fleet_mut();
-        let (now, epoch) = (fleet.now, fleet.epoch(cell));
+        let (now, epoch) = (fleet.sim.now, fleet.epoch(cell));
         let host = fleet.host(cell);
         let is_done = host.orders.is_empty() && host.reports.is_empty();
         let turns = !host.dead && is_done && host.pause.end(now).is_none();
@@ -385,6 +387,7 @@ pub(super) fn lie<W: Surroundings>(
     }
     if fleet.host(cell).is_sentenced == Some(epoch) {
         return fleet
+            .sim
             .fail(format!("{cell} has accused {of} falsely again and again, and is spared"));
     }
     if number == LIES {
@@ -397,7 +400,9 @@ pub(super) fn lie<W: Surroundings>(
     let corrupt = fleet.supervisor().detector().voted_down((cell, epoch)) >= VOTED_DOWN_MAX;
     let is_judged = corrupt && fleet.supervisor().may_try(accused);
     if is_tried || !is_judged {
-        fleet.plan(LIE_EVERY.as_nanos() as u64, Happening::Lie { cell, epoch, of, number: next });
+        fleet
+            .sim
+            .plan(LIE_EVERY.as_nanos() as u64, Happening::Lie { cell, epoch, of, number: next });
     }
     if is_tried {
         return;
@@ -408,7 +413,7 @@ pub(super) fn lie<W: Surroundings>(
     if is_judged {
         fleet.host(cell).is_sentenced = Some(epoch);
         // Also a slow verdict has come by then.
-        let late = SLOWEST * fleet.pace.message;
-        fleet.plan(late, Happening::Lie { cell, epoch, of, number: LIES });
+        let late = SLOWEST * fleet.sim.pace.message;
+        fleet.sim.plan(late, Happening::Lie { cell, epoch, of, number: LIES });
     }
 }

@@ -33,7 +33,7 @@ impl<H> Fleet<H> {
     pub(super) fn make_links(&mut self, id: CellId) {
         for other in (0..self.cells.len() as u16).map(CellId).filter(|other| *other != id) {
             for pair in [(id, other), (other, id)] {
-                let number = self.place();
+                let number = self.sim.place();
                 self.links.insert(pair, Link { number, ..Link::default() });
             }
         }
@@ -54,16 +54,19 @@ impl<H> Fleet<H> {
     /// Whether the message is damaged. The number of these is bounded, because each ends a process.
     pub(super) fn is_damaged(&mut self, from: CellId, to: CellId, message: &PeerMessage) -> bool {
         let may_end = [from, to].iter().all(|cell| self.may_be_lost(*cell));
-        if !may_end || self.alarms >= DAMAGED_MAX || !self.is_drawn(self.faults.damage, 10_000) {
+        if !may_end
+            || self.alarms >= DAMAGED_MAX
+            || !self.sim.is_drawn(self.sim.faults.damage, 10_000)
+        {
             return false;
         }
         self.alarms += 1;
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
-        let bit = self.rng.below(8 * bytes.len() as u64) as usize;
+        let bit = self.sim.rng.below(8 * bytes.len() as u64) as usize;
         bytes[bit / 8] ^= 1 << (bit % 8);
         // The checksum finds it. The decoder must withstand it all the same.
-        self.count(match PeerMessage::from_bytes(&bytes) {
+        self.sim.count(match PeerMessage::from_bytes(&bytes) {
             Ok(_) => "a damaged message that can be decoded",
             Err(_) => "a damaged message that cannot be decoded",
         });
@@ -74,7 +77,7 @@ impl<H> Fleet<H> {
     pub(super) fn suspect(&mut self, from: CellId, to: CellId) {
         let link = self.links.get_mut(&(from, to)).expect("a message came on it");
         if !link.messages.is_empty() {
-            self.count("messages behind a damaged one");
+            self.sim.count("messages behind a damaged one");
         }
         let link = self.links.get_mut(&(from, to)).expect("a message came on it");
         *link = Link { is_void: true, ..Link::default() };
@@ -86,13 +89,13 @@ impl<H> Fleet<H> {
         // A cell sends nothing to a peer that it suspects.
         let is_void = |pair| self.links.get(&pair).is_some_and(|link| link.is_void);
         if is_void((from, to)) || is_void((to, from)) {
-            return self.count("a message between cells of which one is suspect");
+            return self.sim.count("a message between cells of which one is suspect");
         }
         let link = self.links.get_mut(&(from, to)).expect("cells have links to each other");
         link.messages.push_back(message);
         let (len, is_open) = (link.messages.len(), link.is_open);
         if len > INBOX_MAX {
-            self.count("a full inbox");
+            self.sim.count("a full inbox");
         }
         if len == 1 && is_open {
             self.plan_peer(from, to);
@@ -103,8 +106,8 @@ impl<H> Fleet<H> {
     fn plan_peer(&mut self, from: CellId, to: CellId) {
         let link = &self.links[&(from, to)];
         if !link.messages.is_empty() {
-            let (link, delay) = (link.number, self.message_delay());
-            self.plan(delay, Happening::Peer { from, to, link });
+            let (link, delay) = (link.number, self.sim.message_delay());
+            self.sim.plan(delay, Happening::Peer { from, to, link });
         }
     }
 
@@ -126,25 +129,25 @@ impl<H> Fleet<H> {
         let link = self.links.get_mut(&(lost, by))?;
         let message = link.messages.pop_front()?;
         link.number = 0;
-        self.count("remaining messages of a lost cell");
+        self.sim.count("remaining messages of a lost cell");
         Some(message)
     }
 
     pub(super) fn send_order(&mut self, to: CellId, order: Order) {
         match order {
             Order::Switched { number, .. } => {
-                self.switched_at = self.place();
+                self.switched_at = self.sim.place();
                 self.incidents.switched(number, self.switched_at);
-                self.count("a checkpoint");
+                self.sim.count("a checkpoint");
                 self.incidents.is_checkpointing = false;
             }
             Order::Drain { .. } => self.incidents.is_checkpointing = true,
             Order::Abandoned { .. } => self.incidents.is_checkpointing = false,
             Order::Failed { .. } => {
-                self.count("a checkpoint that failed");
+                self.sim.count("a checkpoint that failed");
                 self.incidents.is_checkpointing = false;
             }
-            Order::Replay => self.count("logs replayed"),
+            Order::Replay => self.sim.count("logs replayed"),
             _ => {}
         }
         let host = self.host(to);
@@ -159,8 +162,8 @@ impl<H> Fleet<H> {
 
     pub(super) fn plan_order(&mut self, to: CellId) {
         if !self.host(to).orders.is_empty() {
-            let (epoch, delay) = (self.epoch(to), self.message_delay());
-            self.plan(delay, Happening::Order { to, epoch });
+            let (epoch, delay) = (self.epoch(to), self.sim.message_delay());
+            self.sim.plan(delay, Happening::Order { to, epoch });
         }
     }
 
@@ -180,8 +183,8 @@ impl<H> Fleet<H> {
 
     fn plan_report(&mut self, from: CellId) {
         if !self.host(from).reports.is_empty() {
-            let (epoch, delay) = (self.epoch(from), self.message_delay());
-            self.plan(delay, Happening::Report { from, epoch });
+            let (epoch, delay) = (self.epoch(from), self.sim.message_delay());
+            self.sim.plan(delay, Happening::Report { from, epoch });
         }
     }
 

@@ -36,7 +36,7 @@ impl<W: Surroundings> SharedMemory<'_, W> {
     fn must_know(&mut self, client: ClientId) {
         let (cell, fleet) = (self.cell, self.world.fleet_mut());
         if fleet.lanes.is_closed(cell, client) {
-            fleet.fail(format!("{cell} touches memory of {client}, which it has let go"));
+            fleet.sim.fail(format!("{cell} touches memory of {client}, which it has let go"));
         }
     }
 }

@@ -96,7 +96,7 @@ impl<H> Fleet<H> {
             let frames = CellConfig::frames_total(config.frames, config.log.area);
             let frames = (config.frames, frames as usize);
             let mut effects = Vec::new();
-            let cell = Cell::new(config, self.clock(), &mut effects);
+            let cell = Cell::new(config, self.sim.clock(), &mut effects);
             self.cells.push(CellHost::new(cell, epoch, frames, self.disk.errors));
             started.push((id, effects));
         }
@@ -206,7 +206,7 @@ impl<H> Fleet<H> {
 
     /// All processes and messages vanish. Returns the writes in flight.
     pub(crate) fn vanish(&mut self) -> Vec<(BlockNo, Vec<u8>)> {
-        self.queue.clear();
+        self.sim.queue.clear();
         self.lost.vanish();
         self.links.clear();
         self.lanes = ClientMemory::default();

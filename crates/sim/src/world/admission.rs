@@ -38,7 +38,7 @@ impl World {
                 checked_by_kernel: is_front,
             },
         };
-        let near = CellId(self.fleet.rng.below(u64::from(self.swarm.cells)) as u16);
+        let near = CellId(self.fleet.sim.rng.below(u64::from(self.swarm.cells)) as u16);
         let (slots, map) = (self.swarm.slots, &self.fleet.map);
         let mut client = Client::new(credentials, slots, map, MAP_VERSION, near);
         if is_front {
@@ -90,7 +90,7 @@ impl World {
     /// From the first admission on, a client can observe faults.
     fn enable_faults(&mut self) {
         if !std::mem::replace(&mut self.admitted, true) && self.phase == Phase::Safety {
-            self.fleet.faults = self.swarm.faults();
+            self.fleet.sim.faults = self.swarm.faults();
         }
     }
 
@@ -114,15 +114,15 @@ impl World {
         }
         let holds = gone.slots.iter().any(|slot| slot.holdings.release().is_some());
         let recalled = gone.front.as_ref().is_some_and(Front::is_recalled);
-        self.fleet.count("a client hung up");
+        self.fleet.sim.count("a client hung up");
         if under_way {
-            self.fleet.count("a client hung up with a request under way");
+            self.fleet.sim.count("a client hung up with a request under way");
         }
         if holds {
-            self.fleet.count("a client hung up that held files or locks");
+            self.fleet.sim.count("a client hung up that held files or locks");
         }
         if recalled {
-            self.fleet.count("a front hung up while it was recalled");
+            self.fleet.sim.count("a front hung up while it was recalled");
         }
         notify_supervisor(self, SupervisorEvent::Hangup { client: id });
         if room {
@@ -140,7 +140,7 @@ impl World {
         let of_cell = |shard: &ShardId| self.fleet.map[usize::from(shard.0)] == cell;
         let shards = (0..self.fleet.map.len() as u16).map(ShardId).filter(of_cell).collect();
         let (invoked, returned, wall) =
-            (self.fleet.event_began, self.fleet.place(), self.fleet.wall());
+            (self.fleet.event_began, self.fleet.sim.place(), self.fleet.sim.wall());
         self.history.push(Operation {
             process,
             client: id,

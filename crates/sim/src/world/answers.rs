@@ -17,7 +17,7 @@ pub(super) fn check_answer<H>(
     answer: &Answer,
 ) {
     if is_audit && *answer == Err(Errno::EIO) && !fleet.incidents.has_damage() {
-        fleet.fail(format!("after a restart {request:?} is answered with EIO"));
+        fleet.sim.fail(format!("after a restart {request:?} is answered with EIO"));
     }
     // The op log serves `fsync`; the crash campaign checks its promises.
     if *request != Request::Sync {
@@ -27,11 +27,11 @@ pub(super) fn check_answer<H>(
     let must_fail = fleet.lost_flush.must_sync_fail(invoked, switched_at);
     match answer {
         Ok(_) if switched_at < invoked => {
-            fleet.fail("a sync is answered without a checkpoint".to_owned());
+            fleet.sim.fail("a sync is answered without a checkpoint".to_owned());
         }
-        Ok(_) if must_fail => fleet.fail("a sync is answered after a loss".to_owned()),
+        Ok(_) if must_fail => fleet.sim.fail("a sync is answered after a loss".to_owned()),
         Err(Errno::EIO) if fleet.io_faults.supervisor > 0 => {
-            fleet.count("a sync returned a failure");
+            fleet.sim.count("a sync returned a failure");
         }
         _ => {}
     }

@@ -242,7 +242,7 @@ impl World {
                 front.kernel.mark(request);
             }
         }
-        let (invoked, from) = (self.fleet.place(), self.fleet.wall());
+        let (invoked, from) = (self.fleet.sim.place(), self.fleet.sim.wall());
         if let Some((answer, payload)) = self.ask_kernel(at, &op) {
             let whole = Whole::new(op, invoked, from, forged);
             if let Some(action) = action_of(&whole.op) {
@@ -288,8 +288,8 @@ impl World {
             true => (position, bytes.as_slice().into()),
             false => (Position::At(start + stored.start as u64), stored.bytes.into()),
         });
-        self.fleet.count("a mapped page written back");
-        let whole = Whole::new(op.clone(), self.fleet.place(), self.fleet.wall(), false);
+        self.fleet.sim.count("a mapped page written back");
+        let whole = Whole::new(op.clone(), self.fleet.sim.place(), self.fleet.sim.wall(), false);
         self.start_call(at, op, whole, bytes);
         true
     }
@@ -310,16 +310,15 @@ impl World {
     /// forged and must be refused.
     fn reach(&mut self, at: At, op: Op) -> (Op, bool) {
         let may_forge = self.audit.is_none() && self.calls_left > 0;
-        let client = &self.clients[at.client];
-        if client.front.is_some() {
-            return (op, false);
-        }
-        let id = client.id;
+        let Client { id, front, .. } = &self.clients[at.client];
+        let id = *id;
         match op {
+            op if front.is_some() => (op, false),
             Op::Ino(request, _) => {
                 let mut capabilities = KEY.all_for(id, &request);
-                if may_forge && self.fleet.rng.chance(1, FORGED_EVERY) {
-                    capabilities = forge(&mut self.fleet.rng, &self.known.files, id, capabilities);
+                if may_forge && self.fleet.sim.rng.chance(1, FORGED_EVERY) {
+                    capabilities =
+                        forge(&mut self.fleet.sim.rng, &self.known.files, id, capabilities);
                 }
                 let forged = !is_reached(id, &request, capabilities);
                 (Op::Ino(request, capabilities), forged)
@@ -347,13 +346,13 @@ impl World {
         if let Some(first) = self.opening.take() {
             return Some((first, Vec::new()));
         }
-        if self.fleet.rng.chance(self.swarm.hangups, 10_000) {
-            let client = self.fleet.rng.below(self.clients.len() as u64) as usize;
-            let delay = self.fleet.rng.below(50_000);
+        if self.fleet.sim.rng.chance(self.swarm.hangups, 10_000) {
+            let client = self.fleet.sim.rng.below(self.clients.len() as u64) as usize;
+            let delay = self.fleet.sim.rng.below(50_000);
             self.plan(delay, Own::Hangup { client });
         }
-        if self.fleet.rng.chance(self.swarm.front_kills, 1000) {
-            let delay = self.fleet.rng.below(50_000);
+        if self.fleet.sim.rng.chance(self.swarm.front_kills, 1000) {
+            let delay = self.fleet.sim.rng.below(50_000);
             self.plan(delay, Own::KillFront { client: at.client });
         }
         if let Some(op) = self.cancel_another(at) {
@@ -362,7 +361,7 @@ impl World {
         if let Some(op) = self.wanted_again(at.client).or_else(|| claim_another(self)) {
             return Some((op, Vec::new()));
         }
-        let now = self.fleet.wall();
+        let now = self.fleet.sim.wall();
         let client = &self.clients[at.client];
         let mut draw = Draw {
             swarm: &self.swarm,
@@ -373,14 +372,14 @@ impl World {
             front: client.front.is_some(),
             may_write: !self.swarm.one_writer || at.client == 0,
             now,
-            rng: &mut self.fleet.rng,
+            rng: &mut self.fleet.sim.rng,
         };
         Some(draw.draw())
     }
 
     /// Sometimes cancels another slot of the client that waits for a lock.
     fn cancel_another(&mut self, at: At) -> Option<Op> {
-        if !self.fleet.rng.chance(self.swarm.cancels, 100) {
+        if !self.fleet.sim.rng.chance(self.swarm.cancels, 100) {
             return None;
         }
         let waits = |(_, slot): &(usize, &Slot)| {
@@ -393,7 +392,7 @@ impl World {
         let slot = &mut slots[other];
         slot.asked.as_mut().expect("it waits").is_cancelled = true;
         let cancel = Request::Cancel { slot: SlotNo(other as u16), seq: slot.seq };
-        self.fleet.count("a wait for a lock cancelled");
+        self.fleet.sim.count("a wait for a lock cancelled");
         Some(Op::Ino(cancel, Capabilities::default()))
     }
 
@@ -405,7 +404,7 @@ impl World {
         match client.paths.step(at.slot, &words) {
             Some(Stepped::Going) => return self.plan_step(at, STEP_NANOS),
             Some(Stepped::Answer(answer)) => {
-                self.fleet.count("a path answered without a walk");
+                self.fleet.sim.count("a path answered without a walk");
                 return self.finish_call(at, answer);
             }
             None => {}
@@ -418,7 +417,7 @@ impl World {
             }
             Step::AwaitMap(_) => {
                 // The map of a simulated fleet does not change, so this answer is wrong.
-                self.fleet.fail(format!("{at:?} was sent to wait for another shard map"));
+                self.fleet.sim.fail(format!("{at:?} was sent to wait for another shard map"));
             }
             Step::Done(answered) => {
                 if let Some(whole) = &slot.whole {
@@ -443,7 +442,7 @@ impl World {
         }
         let from = self.slot_ref(at);
         let process = self.process(at);
-        let (invoked, wall) = (self.fleet.place(), self.fleet.wall());
+        let (invoked, wall) = (self.fleet.sim.place(), self.fleet.sim.wall());
         let client = &mut self.clients[at.client];
         let slot = &mut client.slots[at.slot];
         let mut payload = match &send.request {
@@ -458,7 +457,7 @@ impl World {
             || is_reached(client.id, &send.request, send.header.capabilities);
         if !reached && !whole.forged {
             let rule = format!("{at:?} cannot name what it walked to: {:?}", send.request);
-            return self.fleet.fail(rule);
+            return self.fleet.sim.fail(rule);
         }
         let mut done = send.request.clone();
         if let (Request::Write { position, .. }, Some((at, bytes))) = (&mut done, &slot.stored) {
@@ -503,14 +502,14 @@ impl World {
         Answered { answer, granted, mut changed }: Answered,
     ) {
         let Some(client) = self.clients.iter().position(|client| client.id == to.client) else {
-            return self.fleet.fail(format!("{from} answers a client that does not exist"));
+            return self.fleet.sim.fail(format!("{from} answers a client that does not exist"));
         };
         let at = At { client, slot: usize::from(to.slot.0) };
         if self.has_dead_front(client) {
             // The answer stays in the slot until a successor reads it.
             let answer = Answered { answer, granted, changed };
             let reply = Happening::Reply { from, to, seq, hint, answer };
-            return self.fleet.plan(ANSWER_READ_NANOS, reply);
+            return self.fleet.sim.plan(ANSWER_READ_NANOS, reply);
         }
         if at.slot >= self.clients[client].slots.len() {
             return self.recalled(at, seq, answer);
@@ -524,12 +523,13 @@ impl World {
         if !fits {
             return self
                 .fleet
+                .sim
                 .fail(format!("{from} answers a request that {at:?} does not wait for"));
         }
         let asked = slot.asked.take().expect("it is asked");
         let Asked { request, mut operation, is_cancelled, again, .. } = asked;
         let again = again.filter(|_| !self.clients[client].is_gone);
-        self.last_return = self.fleet.now;
+        self.last_return = self.fleet.sim.now;
         let payload = payload_of(&mut self.fleet, from, (to, seq), &answer);
         if again.is_none() {
             keep_changed(self, client, &mut changed, from);
@@ -540,18 +540,18 @@ impl World {
         }
         let receiver = &self.clients[client];
         if !is_rightly_granted((receiver.id, receiver.front.is_some()), &answer, granted) {
-            self.fleet.fail(format!("{at:?} was granted something else with {answer:?}"));
+            self.fleet.sim.fail(format!("{at:?} was granted something else with {answer:?}"));
         }
         let is_audit = self.audit.is_some();
         check_answer(&mut self.fleet, is_audit, (&request, operation.invoked), &answer);
         if !matches!(answer, Ok(Reply::Moved(_))) {
-            operation.returned = self.fleet.place();
+            operation.returned = self.fleet.sim.place();
             operation.hint = hint;
-            operation.window.to = self.fleet.wall();
+            operation.window.to = self.fleet.sim.wall();
             operation.excuses = self.excuses(&request, from, operation.invoked);
             operation.excuses.set(Excuses::CANCELLED, is_cancelled);
             match &operation.action {
-                Action::Forged(_) => self.fleet.count("a forged capability"),
+                Action::Forged(_) => self.fleet.sim.count("a forged capability"),
                 _ => self.see(at, &request, &answer),
             }
             operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
@@ -567,7 +567,7 @@ impl World {
 
     /// A front's successor repeats a request of its predecessor.
     fn ask_again(&mut self, at: At, send: Send) {
-        self.fleet.count("a front's successor asked again");
+        self.fleet.sim.count("a front's successor asked again");
         self.slot(at).asks_again = true;
         self.send(at, send);
     }
@@ -575,7 +575,7 @@ impl World {
     fn note_refused(&mut self, at: At, operation: &mut Operation) {
         let holdings = &mut self.clients[at.client].slots[at.slot].holdings;
         if may_have_locked(&self.outage, holdings, operation) {
-            self.fleet.count("a call refused that may have its lock");
+            self.fleet.sim.count("a call refused that may have its lock");
             operation.process = self.new_processes(1);
         }
     }
@@ -610,10 +610,10 @@ impl World {
                 "a listing of {dir:?} has {listed} entries with {named} names; its pages had {}",
                 whole.listed
             );
-            return self.fleet.fail(rule);
+            return self.fleet.sim.fail(rule);
         }
         if entries.len() > PAGE_MAX {
-            self.fleet.count("a listing of several pages");
+            self.fleet.sim.count("a listing of several pages");
         }
     }
 
@@ -638,7 +638,7 @@ impl World {
         let asked = slot.asked.take_if(|_| slot.seq == seq);
         if let Some(Asked { request, mut operation, is_cancelled, .. }) = asked {
             operation.hint = hint;
-            operation.window.to = self.fleet.wall();
+            operation.window.to = self.fleet.sim.wall();
             operation.excuses = self.excuses(&request, from, operation.invoked);
             operation.excuses.set(Excuses::CANCELLED, is_cancelled);
             operation.outcome = Some(Outcome { answer, payload: payload.into() });
@@ -689,7 +689,7 @@ impl World {
                     self.known.learn(entry.ino, entry.kind);
                 }
                 if let Reply::Neighbours(found) = reply {
-                    self.fleet.count("a name looked up with its neighbours");
+                    self.fleet.sim.count("a name looked up with its neighbours");
                     found.iter().for_each(|one| self.known.learn(one.entry.ino, one.entry.kind));
                 }
                 self.count_success(request);
@@ -700,15 +700,15 @@ impl World {
 
     fn see_error(&mut self, at: At, request: &Request, errno: Errno) {
         match errno {
-            Errno::EINTR => self.fleet.count("a wait for a lock interrupted"),
-            Errno::ENOSPC => self.fleet.count("ENOSPC answered"),
-            Errno::EIO => self.fleet.count("EIO answered"),
-            Errno::ESTALE => self.fleet.count("a stale inode refused"),
-            Errno::EDEADLK => self.fleet.count("a deadlock of record locks found"),
-            Errno::EACCES | Errno::EPERM => self.fleet.count("permission denied"),
-            Errno::ENOTEMPTY => self.fleet.count("a full directory kept"),
+            Errno::EINTR => self.fleet.sim.count("a wait for a lock interrupted"),
+            Errno::ENOSPC => self.fleet.sim.count("ENOSPC answered"),
+            Errno::EIO => self.fleet.sim.count("EIO answered"),
+            Errno::ESTALE => self.fleet.sim.count("a stale inode refused"),
+            Errno::EDEADLK => self.fleet.sim.count("a deadlock of record locks found"),
+            Errno::EACCES | Errno::EPERM => self.fleet.sim.count("permission denied"),
+            Errno::ENOTEMPTY => self.fleet.sim.count("a full directory kept"),
             Errno::EINVAL if matches!(request, Request::Rename { .. }) => {
-                self.fleet.count("a rename into itself refused");
+                self.fleet.sim.count("a rename into itself refused");
             }
             _ => {}
         }
@@ -725,7 +725,7 @@ impl World {
                 holdings.locks.retain(|(held, _)| held.ino != handle.ino);
             }
             if let Some(gone) = subject(request).filter(|_| errno == Errno::ESTALE)
-                && self.fleet.rng.chance(3, 4)
+                && self.fleet.sim.rng.chance(3, 4)
             {
                 self.known.forget(gone);
             }
@@ -734,7 +734,7 @@ impl World {
 
     fn count_success(&mut self, request: &Request) {
         let owner = |ino: Ino| self.fleet.map.get(usize::from(ino.shard().0)).copied();
-        self.fleet.count(match request {
+        self.fleet.sim.count(match request {
             Request::Rename { from, dir, .. } if owner(*from) != owner(*dir) => {
                 "rename over two cells"
             }
@@ -758,11 +758,11 @@ impl World {
         // The request that a cell refused is in the history by itself.
         let refused = whole.forged && whole.asked;
         if copied && !whole.asked {
-            self.fleet.count("answered from copies");
+            self.fleet.sim.count("answered from copies");
         }
         let walked = matches!(whole.op, Op::At(_, PathOp::Stat)) && !whole.asked;
         if walked {
-            self.fleet.count("a path walked over copies");
+            self.fleet.sim.count("a path walked over copies");
         }
         if ((copied && !whole.direct) || walked)
             && !refused

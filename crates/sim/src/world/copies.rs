@@ -52,7 +52,7 @@ pub(super) fn begin_with_kept(
             world.think(at);
         }
         Some(Kept::Close(handle)) => {
-            world.fleet.count("a kept handle closed");
+            world.fleet.sim.count("a kept handle closed");
             let close = Op::Ino(Request::Close { handle }, Capabilities::default());
             let first = Whole::new(close.clone(), whole.invoked, whole.from, false);
             world.slot(at).deferred = Some((whole.op, bytes));
@@ -80,7 +80,7 @@ fn answer_from_changed(world: &mut World, at: At, whole: &Whole) -> bool {
     world.note_asked(at, &request);
     world.note_answered(at, &request, &answer, &[]);
     world.record_whole(at, whole, Action::Request(request), Outcome::of(answer));
-    world.fleet.count("a front answered from what a change had left");
+    world.fleet.sim.count("a front answered from what a change had left");
     world.think(at);
     true
 }
@@ -95,13 +95,13 @@ pub(super) fn payload_of<H>(
     match answer {
         Ok(Reply::Read { len }) => fleet.lanes.reply(from, to, *len as usize),
         Ok(Reply::LongXattr { .. }) => {
-            fleet.count("a long value came");
+            fleet.sim.count("a long value came");
             fleet.lanes.payload(from, to, seq)
         }
         Ok(reply) if reply.opened().is_some() => {
             let data = fleet.lanes.payload(from, to, seq);
             if !data.is_empty() {
-                fleet.count("data came with an open file");
+                fleet.sim.count("data came with an open file");
             }
             data
         }
@@ -140,7 +140,7 @@ fn use_kept(world: &mut World, at: At, op: &Op) -> Option<Kept> {
             kept.unused.remove(&(ino, shared(access)));
             let access = kept.leased[&unused].access;
             world.slot(at).holdings.handles.push((unused, access));
-            world.fleet.count("a kept handle used again");
+            world.fleet.sim.count("a kept handle used again");
             Some(Kept::Done(Action::Reopen(unused)))
         }
         _ => None,
@@ -203,7 +203,7 @@ pub(super) fn unpin(world: &mut World, at: At, ino: Ino, is_opened: bool) {
         world.fleet.lanes.mark_idle(id, ino);
     }
     let op = Op::Ino(Request::Null, Capabilities::default());
-    let mut whole = Whole::new(op, world.fleet.place(), world.fleet.wall(), false);
+    let mut whole = Whole::new(op, world.fleet.sim.place(), world.fleet.sim.wall(), false);
     whole.asked = true; // The request itself has not returned yet.
     world.record_whole(at, &whole, Action::Keep(handle), Outcome::of(Ok(Reply::Done)));
 }
@@ -260,11 +260,11 @@ pub(super) fn note_names(world: &mut World, at: At, request: &Request, answer: &
         return;
     }
     if let Some(page) = client.kept.names.answered(at.slot, request, answer, cell) {
-        let bytes_max = 1 + world.fleet.rng.below(PAGE_BYTES_MAX) as u32;
+        let bytes_max = 1 + world.fleet.sim.rng.below(PAGE_BYTES_MAX) as u32;
         let (dir, cookie) = (page.dir, page.cookie);
         let list = Request::ReadDir { dir, cookie, bytes_max, leased: true };
         world.slot(at).deferred = Some((Op::Ino(list, Capabilities::default()), Vec::new()));
-        world.fleet.count("a front listed names because it missed some");
+        world.fleet.sim.count("a front listed names because it missed some");
     }
 }
 
@@ -282,7 +282,7 @@ fn answer_absent(world: &mut World, at: At, whole: &Whole) -> bool {
     world.note_asked(at, &request);
     world.note_answered(at, &request, &answer, &[]);
     world.record_whole(at, whole, Action::Request(request), Outcome::of(answer));
-    world.fleet.count("a front knew that a name is absent");
+    world.fleet.sim.count("a front knew that a name is absent");
     world.think(at);
     true
 }
@@ -304,7 +304,7 @@ pub(super) fn keep_changed(
 /// Sometimes claims a file that a client has open or has kept, or any other. Clients that are not
 /// fronts do so, too, and must be refused.
 pub(super) fn claim_another(world: &mut World) -> Option<Op> {
-    let rng = &mut world.fleet.rng;
+    let rng = &mut world.fleet.sim.rng;
     if !rng.chance(1, CLAIM_EVERY) {
         return None;
     }
@@ -315,7 +315,7 @@ pub(super) fn claim_another(world: &mut World) -> Option<Op> {
     let is_open = !held.is_empty() && rng.chance(3, 4);
     let files = if is_open { &held } else { &world.known.files };
     let (request, what) = claim(rng, holder.id, files);
-    world.fleet.count(if is_open { what } else { "a claim of any file" });
+    world.fleet.sim.count(if is_open { what } else { "a claim of any file" });
     Some(Op::Ino(request, Capabilities::default()))
 }
 
@@ -336,7 +336,7 @@ pub(super) fn check_kept(world: &mut World) {
             if let Some(keeper) = clients().find(keeps_it) {
                 let (writer, keeper) = (front.id, keeper.id);
                 let rule = format!("{keeper} keeps {ino}, which {writer} has open for writing");
-                return world.fleet.fail(rule);
+                return world.fleet.sim.fail(rule);
             }
         }
     }

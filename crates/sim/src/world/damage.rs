@@ -54,7 +54,7 @@ pub(super) fn before_restart<H>(fleet: &mut Fleet<H>, due: &mut Due) -> bool {
     }
     let is_done = damage(fleet, plan.how, &[], &mut plan.rng).is_some();
     if is_done {
-        fleet.count("a shard damaged between two fleets");
+        fleet.sim.count("a shard damaged between two fleets");
     }
     is_done
 }
@@ -77,7 +77,7 @@ pub(super) fn operation<H>(
     process: usize,
     damaged: DamagedShards,
 ) -> Operation {
-    let (at, returned, wall) = (fleet.place(), fleet.place(), fleet.wall());
+    let (at, returned, wall) = (fleet.sim.place(), fleet.sim.place(), fleet.sim.wall());
     Operation {
         process,
         client: ClientId(0),
@@ -139,7 +139,7 @@ pub(super) fn check_kept<H>(fleet: &mut Fleet<H>, blocks: u64) -> Result<(), Str
         return Err(format!("nothing is kept of the log of {shard:?}, which was given up"));
     }
     if is_marked {
-        fleet.count("log records of a shard kept");
+        fleet.sim.count("log records of a shard kept");
     }
     Ok(())
 }

@@ -92,7 +92,7 @@ pub(super) fn repeat_refused(world: &mut World, at: At) {
     if world.clients[at.client].is_gone {
         return;
     }
-    world.fleet.count("a kernel repeated a change that was refused");
+    world.fleet.sim.count("a kernel repeated a change that was refused");
     let send = world.slot(at).last_sent.clone().expect("a front's request");
     world.send(at, send);
 }
@@ -126,13 +126,13 @@ impl World {
         }
         let answered = front.kernel.answer(request, with_pages)?;
         let recalled = front.is_recalled();
-        self.fleet.count(match request {
+        self.fleet.sim.count(match request {
             Request::Lookup { .. } => "a kernel knew a name",
             Request::GetAttr { .. } => "a kernel knew attributes",
             _ => "a kernel knew pages",
         });
         if recalled {
-            self.fleet.count("a front used copies while others were recalled");
+            self.fleet.sim.count("a front used copies while others were recalled");
         }
         Some(answered)
     }
@@ -178,28 +178,28 @@ impl World {
         }
         let listener = &mut self.front(client).listeners[listener_no];
         let Ok(Reply::Recall { number, keys, .. }) = answer else {
-            return self.fleet.fail(format!("a front that listens was answered {answer:?}"));
+            return self.fleet.sim.fail(format!("a front that listens was answered {answer:?}"));
         };
         if listener.seq != seq || listener.recall.is_some() {
-            return self.fleet.fail("a front is recalled that does not listen".to_owned());
+            return self.fleet.sim.fail("a front is recalled that does not listen".to_owned());
         }
         listener.answer.clone_from(&keys);
         listener.recall = Some((number, keys.into_iter().collect()));
-        self.fleet.count("a recall");
-        let mut delay = self.fleet.message_delay();
-        if self.fleet.rng.chance(self.swarm.late_recall, 1000) {
-            self.fleet.count("a late acknowledgement");
+        self.fleet.sim.count("a recall");
+        let mut delay = self.fleet.sim.message_delay();
+        if self.fleet.sim.rng.chance(self.swarm.late_recall, 1000) {
+            self.fleet.sim.count("a late acknowledgement");
             delay *= 200;
             // Late is either the drop or, if that is done now, the acknowledgement. Dropping pages
             // takes long.
             let is_soon = if listener_no % LANES == 1 { 1 } else { 3 };
-            if self.fleet.rng.chance(is_soon, 4) {
+            if self.fleet.sim.rng.chance(is_soon, 4) {
                 self.drop_keys(client, listener_no);
             }
         }
         self.plan(delay, Own::DropCopies { client, listener: listener_no });
-        if self.fleet.rng.chance(self.swarm.front_kills, 100) {
-            let delay = self.fleet.rng.below(2 * delay);
+        if self.fleet.sim.rng.chance(self.swarm.front_kills, 100) {
+            let delay = self.fleet.sim.rng.below(2 * delay);
             self.plan(delay, Own::KillFront { client });
         }
     }
@@ -213,12 +213,12 @@ impl World {
         }
         let is_recalled = front.is_recalled();
         let under_way = self.clients[client].slots.iter().any(|slot| slot.under_way().is_some());
-        self.fleet.count("a front killed");
+        self.fleet.sim.count("a front killed");
         if is_recalled {
-            self.fleet.count("a front killed while it was recalled");
+            self.fleet.sim.count("a front killed while it was recalled");
         }
         if under_way {
-            self.fleet.count("a front killed with a request under way");
+            self.fleet.sim.count("a front killed with a request under way");
         }
         let of = &mut self.clients[client];
         of.slots.iter_mut().for_each(Slot::lose_front);
@@ -226,7 +226,7 @@ impl World {
         let is_inherited = |(_, slot): &(usize, &Slot)| slot.under_way().is_some();
         let inherited = of.slots.iter().enumerate().filter(is_inherited);
         of.kept.names.lose(inherited.map(|(number, _)| number).collect());
-        let delay = self.fleet.rng.below(SUCCESSOR_NANOS);
+        let delay = self.fleet.sim.rng.below(SUCCESSOR_NANOS);
         self.plan(delay, Own::StartFront { client });
     }
 
@@ -250,7 +250,7 @@ impl World {
                 self.listen(client, number, recall_no);
                 continue;
             }
-            let delay = self.fleet.message_delay();
+            let delay = self.fleet.sim.message_delay();
             self.plan(delay, Own::DropCopies { client, listener: number });
         }
         for (slot, send) in unsent {
@@ -273,7 +273,7 @@ impl World {
 
     /// Drops as much of a recall as can be dropped now. Returns its number when all is dropped.
     fn drop_keys(&mut self, client: usize, of: usize) -> Option<u64> {
-        let now = self.fleet.now;
+        let now = self.fleet.sim.now;
         let front = self.clients[client].front.as_mut().expect("only fronts are recalled");
         let Front { kernel, listeners, wanted, written_back, .. } = front;
         let listener = &mut listeners[of];
@@ -292,14 +292,14 @@ impl World {
                     let since = *listener.names_wait.get_or_insert(now);
                     let late = since + LATE;
                     if now >= late {
-                        self.fleet.count("all names dropped, because one had to wait");
+                        self.fleet.sim.count("all names dropped, because one had to wait");
                         kernel.void_names();
                         keys.retain(|key| !matches!(key, LeaseKey::Name(..)));
                         listener.names_wait = None;
                         continue;
                     }
                     listener.blocked = true;
-                    self.fleet.count("a recall of a name waits for a request in its directory");
+                    self.fleet.sim.count("a recall of a name waits for a request in its directory");
                     let left = (late - now).as_nanos() as u64;
                     self.plan(left, Own::DropCopies { client, listener: of });
                     return None;
@@ -309,7 +309,7 @@ impl World {
                     if kernel.has_stored(*ino) {
                         written_back.insert(*ino);
                     }
-                    self.fleet.count("a recall of pages waits for a read or write of them");
+                    self.fleet.sim.count("a recall of pages waits for a read or write of them");
                     return None;
                 }
                 key => kernel.void(key),
@@ -325,7 +325,7 @@ impl World {
         let client = &mut self.clients[at.client];
         let Some(front) = &mut client.front else { return false };
         let may_store = self.swarm.stores && self.calls_left > 0 && self.audit.is_none();
-        if !may_store || !self.fleet.rng.chance(1, 4) {
+        if !may_store || !self.fleet.sim.rng.chance(1, 4) {
             return false;
         }
         let holdings = &client.slots[at.slot].holdings;
@@ -336,11 +336,11 @@ impl World {
                 && (self.swarm.cuts_freely || holdings.has_locked(handle.ino))
         });
         let Some((handle, _)) = mapped else { return false };
-        let offset = self.fleet.rng.below(SHARED_REACH);
-        let bytes = self.fleet.rng.next_u64().to_le_bytes();
+        let offset = self.fleet.sim.rng.below(SHARED_REACH);
+        let bytes = self.fleet.sim.rng.next_u64().to_le_bytes();
         let is_done = front.kernel.store(*handle, offset, bytes);
         if is_done {
-            self.fleet.count("a program stored in a mapped page");
+            self.fleet.sim.count("a program stored in a mapped page");
         }
         is_done
     }
@@ -394,7 +394,7 @@ impl World {
     /// A page was written back, or the write-back failed.
     pub(super) fn wrote_back(&mut self, client: usize, op: &Op, answer: &Answer) {
         let Op::Ino(Request::Write { handle, position: Position::At(at), .. }, _) = op else {
-            return self.fleet.fail(format!("a kernel writes {op:?} back"));
+            return self.fleet.sim.fail(format!("a kernel writes {op:?} back"));
         };
         let page = at / BLOCK_SIZE as u64;
         self.front(client).kernel.wrote_back(handle.ino, page, answer.is_ok());
@@ -453,15 +453,15 @@ impl World {
         let blocked: Vec<usize> =
             (0..front.listeners.len()).filter(|of| front.listeners[*of].blocked).collect();
         for listener in blocked {
-            let delay = self.fleet.message_delay();
+            let delay = self.fleet.sim.message_delay();
             self.plan(delay, Own::DropCopies { client, listener });
         }
     }
 
     /// A call that was answered from copies or with kept handles.
     pub(super) fn record_whole(&mut self, at: At, whole: &Whole, action: Action, outcome: Outcome) {
-        let returned = self.fleet.place();
-        self.last_return = self.fleet.now;
+        let returned = self.fleet.sim.place();
+        self.last_return = self.fleet.sim.now;
         let client = &self.clients[at.client];
         let mut excuses = self.excuses_of_copies(at);
         excuses.set(Excuses::DAMAGED, super::may_be_refused(self, whole.invoked));
@@ -476,7 +476,7 @@ impl World {
             invoked: whole.invoked,
             returned,
             hint: whole.invoked.midpoint(returned),
-            window: Window { from: whole.from, to: self.fleet.wall(), steps: false },
+            window: Window { from: whole.from, to: self.fleet.sim.wall(), steps: false },
             excuses,
             outcome: Some(outcome),
         };

@@ -69,7 +69,7 @@ impl Surroundings for World {
         let mut ids = (0..self.fleet.cells.len() as u16).map(CellId);
         let may_end = errno == Errno::EIO && ids.any(|id| self.fleet.incidents.excuse_broken(id));
         if !may_end && !self.fleet.cells.iter().any(|host| host.dead) {
-            self.fleet.fail(format!("{connection:?} was refused: {errno}"));
+            self.fleet.sim.fail(format!("{connection:?} was refused: {errno}"));
         }
     }
 
@@ -79,28 +79,28 @@ impl Surroundings for World {
             Ok(()) => super::damage::check_status(&mut self.fleet),
             // The cell's death left the current checkpoint unknown.
             Err(Failure::CellExited { .. }) if self.fleet.may_be_read_only() => {
-                self.fleet.count("a cell killed that could have no successor");
+                self.fleet.sim.count("a cell killed that could have no successor");
                 self.lost = true;
             }
             Err(Failure::Unreadable { cell, errno: Errno::EIO })
                 if self.fleet.incidents.excuse_broken(cell) =>
             {
-                self.fleet.count("a device that could not be read");
+                self.fleet.sim.count("a device that could not be read");
                 self.lost = true;
             }
             // The cell had nothing left to do.
             Err(Failure::CellExited { cell, .. })
                 if self.fleet.cells[usize::from(cell.0)].dead && self.phase == Phase::Stopping =>
             {
-                self.fleet.count("a cell killed after the last checkpoint");
+                self.fleet.sim.count("a cell killed after the last checkpoint");
             }
             Err(Failure::LastCheckpoint { .. } | Failure::LastFlush { .. })
                 if self.fleet.may_be_read_only() =>
             {
-                self.fleet.count("a last checkpoint failed");
+                self.fleet.sim.count("a last checkpoint failed");
                 self.lost = true;
             }
-            result => return self.fleet.fail(format!("the fleet ended: {result:?}")),
+            result => return self.fleet.sim.fail(format!("the fleet ended: {result:?}")),
         }
         self.phase = Phase::Stopped;
     }
@@ -117,7 +117,7 @@ impl Surroundings for World {
         self.let_clients_act();
         self.fleet.lanes.store(cell, client, word, stamp);
         if stamp == 0 && self.is_stepping(client) {
-            self.fleet.count("a lease cleared while its holder was in a call");
+            self.fleet.sim.count("a lease cleared while its holder was in a call");
         }
         self.let_clients_act();
     }
@@ -126,14 +126,14 @@ impl Surroundings for World {
 impl World {
     /// Lets some clients act in the middle of a cell's turn.
     fn let_clients_act(&mut self) {
-        while self.fleet.rng.chance(self.swarm.nested, 1000) {
-            let client = self.fleet.rng.below(self.clients.len() as u64) as usize;
-            let slot = self.fleet.rng.below(self.clients[client].slots.len() as u64) as usize;
+        while self.fleet.sim.rng.chance(self.swarm.nested, 1000) {
+            let client = self.fleet.sim.rng.below(self.clients.len() as u64) as usize;
+            let slot = self.fleet.sim.rng.below(self.clients[client].slots.len() as u64) as usize;
             let at = At { client, slot };
             if self.slot(at).state != SlotState::Stepping {
                 return;
             }
-            self.fleet.count("a client acted between two stores of a cell");
+            self.fleet.sim.count("a client acted between two stores of a cell");
             self.step_call(at, None);
         }
     }
