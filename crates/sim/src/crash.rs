@@ -33,8 +33,9 @@ use warren_supervisor::{Event as SupervisorEvent, Failure as Ended};
 
 use crate::damage::strike;
 use crate::fleet::disk::Disk;
-use crate::fleet::lost_flush::LostFlush;
-use crate::fleet::{Fleet, Happening, IoFaults, Lost, happen_next, notify_supervisor};
+use crate::fleet::{
+    DeviceFaults, Fleet, Happening, Lost, happen_next, needs_recovery, notify_supervisor,
+};
 use crate::outage::{self, Outage};
 use crate::run::{Failure, Summary, many, twice};
 use crate::simulation::trace::Trace;
@@ -196,19 +197,19 @@ impl World {
         let mut trace = Trace::new(verbose);
         trace.note(Instant(0), &mix);
         let mut fleet = Fleet::new(rng, Disk::new(image), trace);
-        fleet.plant = options.plant;
+        fleet.sim.plant = options.plant;
         fleet.lost = Lost::draw(seed);
         fleet.sim.wall_clock = WallClock::draw(seed);
-        fleet.frames = mix.frames;
-        fleet.nodes_max = mix.nodes_max;
-        fleet.space = mix.space;
+        fleet.sizes.frames = mix.frames;
+        fleet.sizes.nodes_max = mix.nodes_max;
+        fleet.sizes.space = mix.space;
         if mix.space.backing == Backing::OnDemand {
             fleet.make_sparse(HOST_ROOM).expect("a new pool");
         }
         fleet.sim.pace = Pace { message: mix.message_delay, io: mix.io_delay };
         let damage = options.damage.then(|| Due::draw(seed, mix.lives));
         if damage.as_ref().is_some_and(|due| due.plan.evicts) {
-            fleet.nodes_max = NODES_FEW;
+            fleet.sizes.nodes_max = NODES_FEW;
         }
         Self {
             clients: (0..=mix.clients).map(|_| Client::default()).collect(),
@@ -292,7 +293,7 @@ impl World {
         if is_harmed || self.outages.is_some() {
             self.fleet.sim.faults.wild = 0;
         }
-        if let Some(host) = &mut self.fleet.disk.host {
+        if let Some(host) = &mut self.fleet.device.disk.host {
             let (room, takes_back) = self.mix.host;
             host.share(room, takes_back);
         }
@@ -354,7 +355,7 @@ impl World {
         self.doubt();
         self.suppose_under_way();
         let under_way = self.fleet.vanish();
-        let cut = self.fleet.disk.cut(under_way, &mut self.fleet.sim.rng);
+        let cut = self.fleet.device.disk.cut(under_way, &mut self.fleet.sim.rng);
         self.fleet.sim.note(&("power cut", cut.lost, cut.torn));
         self.clients.iter_mut().for_each(Client::reset);
         self.cut_at = u64::MAX;
@@ -364,12 +365,11 @@ impl World {
         self.outage = Outage::default();
         (self.is_working, self.is_stopping) = (false, false);
         self.fleet.sim.faults = Faults::default();
-        self.fleet.io_faults = IoFaults::default();
         self.fleet.incidents.begin_anew();
         self.stage = Stage::Starting;
         self.fleet.sim.count("power cut");
         self.fleet.count_after_loss("power cut after a failed flush");
-        (self.fleet.lost_flush, self.fleet.is_stuck) = (LostFlush::default(), false);
+        self.fleet.device.faults = DeviceFaults::default();
         self.count_many("write lost", cut.lost);
         self.count_many("torn block", cut.torn);
     }
@@ -392,8 +392,8 @@ impl World {
         is_broken
             || (matches!(failure, Ended::TakenOut { .. }) && !self.outage.is_over())
             || self.rotten == Some(failure)
-            || self.fleet.may_be_read_only()
-            || (self.is_stopping && self.fleet.io_faults.cells > 0)
+            || self.fleet.device.faults.may_be_read_only()
+            || (self.is_stopping && self.fleet.device.faults.cells > 0)
     }
 
     /// Replays the logs, however often the power is cut meanwhile.
@@ -403,7 +403,7 @@ impl World {
         } else {
             0
         };
-        while self.fleet.needs_recovery().map_err(Halt::Broken)? {
+        while needs_recovery(&self.fleet.device.disk).map_err(Halt::Broken)? {
             self.start(None)?;
             if cuts > 0 {
                 cuts -= 1;
@@ -488,7 +488,7 @@ impl World {
         let blocks = self.growths.device_blocks();
         let models: Vec<_> = self.clients.iter().filter_map(|it| it.model.as_ref()).collect();
         let matters = |finding: &_, all: &[_]| !is_explained(&self.fleet, &models, finding, all);
-        match self.fleet.disk.damage(blocks, matters) {
+        match self.fleet.device.disk.damage(blocks, matters) {
             None => Ok(()),
             Some(findings) => Err(Halt::Broken(format!("fsck {when}:{findings}"))),
         }
@@ -521,7 +521,7 @@ impl World {
         if self.stage != Stage::Serving || self.fleet.supervisor().may_grow(blocks).is_err() {
             return;
         }
-        if let Some(host) = &mut self.fleet.disk.host {
+        if let Some(host) = &mut self.fleet.device.disk.host {
             let new = layout.chunks()..grown.chunks();
             new.filter(|chunk| grown.is_reserved(*chunk)).for_each(|chunk| host.force(chunk));
         }

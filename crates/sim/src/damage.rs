@@ -121,7 +121,7 @@ fn in_order(mut shards: Vec<ShardId>, rng: &mut Rng) -> Vec<ShardId> {
 }
 
 fn damage_device<H>(fleet: &mut Fleet<H>, how: How, rng: &mut Rng) -> Option<ShardId> {
-    let (ledger, _) = load_ledger(&fleet.disk).ok()?;
+    let (ledger, _) = load_ledger(&fleet.device.disk).ok()?;
     let root = |shard: ShardId| ledger.root(shard).filter(|root| !root.given_up).copied();
     let all = (0..ledger.superblock().layout.shards()).map(ShardId);
     for shard in in_order(all.filter(|shard| root(*shard).is_some()).collect(), rng) {
@@ -130,13 +130,16 @@ fn damage_device<H>(fleet: &mut Fleet<H>, how: How, rng: &mut Rng) -> Option<Sha
             let layout = &ledger.superblock().layout;
             let (both, zeros) = (rng.chance(1, 2), rng.chance(1, 2));
             for place in [0, 1].map(|copy| layout.root_slot(shard, copy)) {
-                let bytes = &fleet.disk.block(place.block)[place.offset..][..ROOT_SLOT_SIZE];
+                let bytes = &fleet.device.disk.block(place.block)[place.offset..][..ROOT_SLOT_SIZE];
                 let is_newest = RootSlot::decode(bytes) == Ok(slot);
                 if zeros && (both || is_newest) {
-                    fleet.disk.blank(place.block, place.offset..place.offset + ROOT_SLOT_SIZE);
+                    fleet
+                        .device
+                        .disk
+                        .blank(place.block, place.offset..place.offset + ROOT_SLOT_SIZE);
                 } else if both || is_newest {
                     let bit = 8 * place.offset as u64 + rng.below(8 * ROOT_SLOT_SIZE as u64);
-                    fleet.disk.flip(place.block, bit as usize);
+                    fleet.device.disk.flip(place.block, bit as usize);
                 }
             }
             return Some(shard);
@@ -146,7 +149,7 @@ fn damage_device<H>(fleet: &mut Fleet<H>, how: How, rng: &mut Rng) -> Option<Sha
         if let Some(first) = nodes.first() {
             let block = if is_root { *first } else { *rng.pick(&nodes) };
             for _ in 0..=rng.below(BITS_MAX) {
-                fleet.disk.flip(block, rng.below(8 * BLOCK_SIZE as u64) as usize);
+                fleet.device.disk.flip(block, rng.below(8 * BLOCK_SIZE as u64) as usize);
             }
             return Some(shard);
         }
@@ -160,7 +163,7 @@ fn nodes_of<H>(fleet: &Fleet<H>, slot: &RootSlot) -> Vec<BlockNo> {
     let mut todo: Vec<BlockPtr> = slot.root.into_iter().collect();
     while let Some(ptr) = todo.pop() {
         nodes.push(ptr.block);
-        let bytes = fleet.disk.block(ptr.block);
+        let bytes = fleet.device.disk.block(ptr.block);
         let Ok(node) = DecodedNode::decode(ptr, slot.shard, bytes) else { continue };
         if let DecodedBody::Internal(children) = node.body {
             todo.extend(children);
@@ -229,7 +232,7 @@ fn alter_record<H>(fleet: &mut Fleet<H>, logs: &[Log], rng: &mut Rng) -> Option<
 fn refuse_decided<H>(fleet: &mut Fleet<H>, rng: &mut Rng) -> Option<ShardId> {
     let all = (0..fleet.map.len() as u16).map(ShardId).collect();
     let shard = *in_order(all, rng).first().filter(|_| fleet.cells.len() > 1)?;
-    fleet.plant = Some(Plant::RefuseDecided(shard));
+    fleet.sim.plant = Some(Plant::RefuseDecided(shard));
     let cells = fleet.cells.iter_mut().filter_map(|host| host.cell.as_mut());
     cells.for_each(|cell| cell.plant(Plant::RefuseDecided(shard)));
     Some(shard)
@@ -249,16 +252,18 @@ fn mended(bytes: &[u8]) -> Option<RootSlot> {
 /// What the directories of a shard have led to, as its trees on the device say. An older root slot
 /// may be all that is left.
 pub(crate) fn named_by<H>(fleet: &Fleet<H>, shard: ShardId) -> BTreeSet<Ino> {
-    let Ok((ledger, _)) = load_ledger(&fleet.disk) else { return BTreeSet::new() };
+    let Ok((ledger, _)) = load_ledger(&fleet.device.disk) else { return BTreeSet::new() };
     let layout = &ledger.superblock().layout;
     let roots = [0, 1].map(|copy| {
         let place = layout.root_slot(shard, copy);
-        let bytes = &fleet.disk.block(place.block)[place.offset..][..ROOT_SLOT_SIZE];
+        let bytes = &fleet.device.disk.block(place.block)[place.offset..][..ROOT_SLOT_SIZE];
         RootSlot::decode(bytes).ok().or_else(|| mended(bytes)).and_then(|slot| slot.root)
     });
     let (mut named, mut todo) = (BTreeSet::new(), Vec::from_iter(roots.into_iter().flatten()));
     while let Some(ptr) = todo.pop() {
-        match DecodedNode::decode(ptr, shard, fleet.disk.block(ptr.block)).map(|node| node.body) {
+        match DecodedNode::decode(ptr, shard, fleet.device.disk.block(ptr.block))
+            .map(|node| node.body)
+        {
             Ok(DecodedBody::Internal(children)) => todo.extend(children),
             Ok(DecodedBody::Leaf(values)) => {
                 let buckets = values.into_iter().filter_map(|value| match value {

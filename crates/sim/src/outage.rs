@@ -163,8 +163,7 @@ fn break_cell<W: Surroundings>(
 
 /// The shards of the cell.
 pub(crate) fn shards_of<H>(fleet: &Fleet<H>, cell: CellId) -> BTreeSet<ShardId> {
-    let shards = (0..fleet.map.len() as u16).map(ShardId);
-    shards.filter(|shard| fleet.owner(*shard) == cell).collect()
+    fleet.shards_of(cell).collect()
 }
 
 fn serves_again<W: Surroundings>(world: &W, cell: CellId) -> bool {

@@ -11,7 +11,7 @@ pub(crate) mod wall;
 use std::fmt;
 
 use warren_base::{Instant, Rng, Timestamp};
-use warren_cell::Clock;
+use warren_cell::{Clock, Plant};
 
 use queue::EventQueue;
 use trace::Trace;
@@ -57,6 +57,8 @@ pub(crate) struct Simulation<E> {
     pub trace: Trace,
     pub pace: Pace,
     pub faults: Faults,
+    /// A fault of the code that is planted.
+    pub plant: Option<Plant>,
     /// The last place in the order of events that was given out.
     pub places: u64,
     /// The first rule that was broken.
@@ -73,6 +75,7 @@ impl<E> Simulation<E> {
             trace,
             pace: Pace::default(),
             faults: Faults::default(),
+            plant: None,
             places: 0,
             failure: None,
         }

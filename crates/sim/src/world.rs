@@ -212,17 +212,17 @@ impl World {
             false => Outage::default(),
         };
         let mut fleet = Fleet::new(rng, Disk::new(image), Trace::new(plan.verbose));
-        fleet.plant = plan.plant;
+        fleet.sim.plant = plan.plant;
         fleet.lost = Lost::draw(plan.seed);
         fleet.sim.wall_clock = WallClock::draw(plan.seed);
-        fleet.frames = swarm.frames;
-        fleet.nodes_max = swarm.nodes_max;
-        fleet.space.eager_cleaning = swarm.space.eager_cleaning;
-        fleet.space.reserve.chunks = swarm.space.reserve;
+        fleet.sizes.frames = swarm.frames;
+        fleet.sizes.nodes_max = swarm.nodes_max;
+        fleet.sizes.space.eager_cleaning = swarm.space.eager_cleaning;
+        fleet.sizes.space.reserve.chunks = swarm.space.reserve;
         if damage.evicts() {
-            fleet.nodes_max = NODES_FEW;
+            fleet.sizes.nodes_max = NODES_FEW;
         }
-        fleet.chunks = swarm.space.chunks.map(|chunks| chunks as usize);
+        fleet.sizes.chunks = swarm.space.chunks.map(|chunks| chunks as usize);
         fleet.sim.pace = Pace { message: swarm.message_delay, io: swarm.io_delay };
         fleet.sim.faults.stall = swarm.stall;
         Self {
@@ -253,7 +253,7 @@ impl World {
         self.invite_clients();
         self.live()?;
         let looked_at = self.check_history()?;
-        if self.is_lost() && self.outage.is_behind(self.fleet.switched_at) {
+        if self.is_lost() && self.outage.is_behind(self.fleet.incidents.switched_at) {
             // Only a replay of the logs would make the pool whole.
             self.fleet.sim.count("a fleet that ended while a cell was out");
             return Ok(looked_at);
@@ -328,7 +328,7 @@ impl World {
         self.clients.clear();
         self.phase = Phase::Heal;
         self.last_return = self.fleet.sim.now;
-        self.fleet.chunks = None;
+        self.fleet.sizes.chunks = None;
         self.fleet.start(Some(self.swarm.cells_later))?;
         let credentials = Credentials::default();
         let mut client = Client::new(credentials, 1, &self.fleet.map, MAP_VERSION, CellId(0));
@@ -354,9 +354,9 @@ impl World {
                 return Err(failure);
             }
             // The new checkpoint is in the state of the last one or of the one before.
-            let is_new = std::mem::replace(&mut self.looked_at, self.fleet.switched_at)
-                != self.fleet.switched_at;
-            let is_whole = !self.outage.is_behind(self.fleet.switched_at);
+            let is_new = std::mem::replace(&mut self.looked_at, self.fleet.incidents.switched_at)
+                != self.fleet.incidents.switched_at;
+            let is_whole = !self.outage.is_behind(self.fleet.incidents.switched_at);
             if is_new && is_whole && self.fleet.sim.rng.chance(1, 8) {
                 self.fleet.sim.count("fsck while running");
                 self.fsck("while running")?;
@@ -388,7 +388,7 @@ impl World {
             }
         }
         // A dead cell may also have executed requests that it had not answered.
-        for id in (0..self.fleet.cells.len() as u16).map(CellId) {
+        for id in self.fleet.cell_ids() {
             let slots = &mut self.fleet.cells[usize::from(id.0)].slots;
             for ((to, seq), (hint, answer)) in std::mem::take(&mut slots.executed) {
                 self.would_answer(id, to, seq, hint, answer);
@@ -448,7 +448,7 @@ impl World {
                 && !damage::is_explained(&self.fleet, state, finding, all)
         };
         let blocks = POOL_BYTES / BLOCK_SIZE as u64;
-        let Some(findings) = self.fleet.disk.damage(blocks, matters) else { return Ok(()) };
+        let Some(findings) = self.fleet.device.disk.damage(blocks, matters) else { return Ok(()) };
         // If the right answers are known, a wrong answer explains more than a wrong disk.
         if !self.is_lost() {
             self.check_history()?;
@@ -466,7 +466,7 @@ impl World {
 
     /// Whether something acknowledged may be missing on the device.
     fn is_lost(&self) -> bool {
-        self.lost || self.fleet.lost_flush.has_failed()
+        self.lost || self.fleet.device.faults.has_lost_flush()
     }
 
     fn think_time(&mut self) -> u64 {
@@ -483,7 +483,10 @@ impl World {
         let mut excuses = Excuses::default();
         let is_small = self.swarm.space.chunks.is_some() && self.is_first_life();
         excuses.set(Excuses::NO_SPACE, is_small && takes_space(request));
-        excuses.set(Excuses::READ_ONLY, self.fleet.may_be_read_only() && changes(request));
+        excuses.set(
+            Excuses::READ_ONLY,
+            self.fleet.device.faults.may_be_read_only() && changes(request),
+        );
         excuses.set(Excuses::DAMAGED, may_be_refused(self, invoked));
         let is_partial = *request == Request::Sync && self.outage.excuses(invoked);
         let has_failed = self.fleet.incidents.excuse_io(request, from, invoked);

@@ -12,7 +12,9 @@ use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent, Failu
 
 use super::client::Client;
 use crate::fleet::disk::Disk;
-use crate::fleet::{self, MAP_VERSION, Surroundings, happen_next, notify_supervisor};
+use crate::fleet::{
+    self, MAP_VERSION, Surroundings, happen_next, needs_recovery, notify_supervisor,
+};
 use crate::simulation::trace::Trace;
 
 /// Frames of a serving cell.
@@ -35,13 +37,13 @@ impl Fleet {
     /// Replays the logs on the disk if that is needed. Returns the disk, and whether it was.
     pub(super) fn recover(disk: Disk, plant: Option<Plant>) -> Result<(Disk, bool), String> {
         let mut fleet = Self::new(disk, plant);
-        if !fleet.fleet.needs_recovery()? {
-            return Ok((fleet.fleet.disk, false));
+        if !needs_recovery(&fleet.fleet.device.disk)? {
+            return Ok((fleet.fleet.device.disk, false));
         }
         fleet.fleet.start(None)?;
         fleet.end()?;
-        match fleet.fleet.needs_recovery()? {
-            false => Ok((fleet.fleet.disk, true)),
+        match needs_recovery(&fleet.fleet.device.disk)? {
+            false => Ok((fleet.fleet.device.disk, true)),
             true => Err("it is not clean after its recovery".into()),
         }
     }
@@ -56,7 +58,7 @@ impl Fleet {
 
     fn new(disk: Disk, plant: Option<Plant>) -> Self {
         let mut fleet = fleet::Fleet::new(Rng::new(0), disk, Trace::new(false));
-        (fleet.plant, fleet.frames) = (plant, FRAMES);
+        (fleet.sim.plant, fleet.sizes.frames) = (plant, FRAMES);
         Self {
             fleet,
             client: None,
@@ -74,7 +76,7 @@ impl Fleet {
     }
 
     pub(super) fn disk(&mut self) -> &mut Disk {
-        &mut self.fleet.disk
+        &mut self.fleet.device.disk
     }
 
     /// Takes a checkpoint that no client waits for, and handles all its events.
@@ -89,7 +91,7 @@ impl Fleet {
     pub(super) fn stop(mut self) -> Result<Disk, String> {
         notify_supervisor(&mut self, SupervisorEvent::Stop);
         self.end()?;
-        Ok(self.fleet.disk)
+        Ok(self.fleet.device.disk)
     }
 
     fn end(&mut self) -> Result<(), String> {

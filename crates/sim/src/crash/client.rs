@@ -179,7 +179,8 @@ impl World {
 
     fn succeeded(&mut self, at: usize, effect: &Effect, reply: &Reply) {
         let (asked_at, _) = self.clients[at].asked;
-        let must_fail = self.fleet.lost_flush.must_sync_fail(asked_at, self.fleet.switched_at);
+        let must_fail =
+            self.fleet.device.faults.must_sync_fail(asked_at, self.fleet.incidents.switched_at);
         if matches!(effect, Effect::Sync) && must_fail {
             return self.fleet.sim.fail("a sync is answered though a flush had failed".to_owned());
         }
@@ -221,11 +222,11 @@ impl World {
                     || self.has_lost_pages(request)
                     || (*request == Request::Sync && self.outage.excuses(asked_at))
             }
-            Errno::EROFS => changes(request) && self.fleet.may_be_read_only(),
+            Errno::EROFS => changes(request) && self.fleet.device.faults.may_be_read_only(),
             Errno::EXDEV => matches!(request, Request::CopyRange { .. }),
             Errno::ENOSPC => {
                 let may_be_full =
-                    self.is_space_short() || self.fleet.space.backing == Backing::OnDemand;
+                    self.is_space_short() || self.fleet.sizes.space.backing == Backing::OnDemand;
                 may_be_full && takes_space(request)
             }
             _ => false,

@@ -147,7 +147,7 @@ pub(super) fn is_unsure<H>(
 }
 
 fn place<H>(fleet: &Fleet<H>, these: BTreeSet<ShardId>) -> DamagedShards {
-    let (ledger, _) = load_ledger(&fleet.disk).expect("a pool that can be opened");
+    let (ledger, _) = load_ledger(&fleet.device.disk).expect("a pool that can be opened");
     let superblock = ledger.superblock();
     DamagedShards {
         these: Rc::new(these),

@@ -8,6 +8,7 @@ use warren_supervisor::Failure;
 
 use super::{Halt, Stage, World};
 use crate::fleet::image::Log;
+use crate::fleet::needs_recovery;
 
 /// Bytes of a word of a record.
 const WORD: u64 = 8;
@@ -22,7 +23,7 @@ impl World {
     /// refused. Then the record is as it was.
     pub(super) fn rot(&mut self) -> Result<(), Halt> {
         let logs = Log::all_on_device(&self.fleet);
-        if logs.is_empty() || !self.fleet.needs_recovery().map_err(Halt::Broken)? {
+        if logs.is_empty() || !needs_recovery(&self.fleet.device.disk).map_err(Halt::Broken)? {
             return Ok(());
         }
         let log = *self.fleet.sim.rng.pick(&logs);

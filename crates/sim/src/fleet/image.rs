@@ -36,7 +36,7 @@ impl Log {
 
     /// All logs that the device holds.
     pub(crate) fn all_on_device<H>(fleet: &Fleet<H>) -> Vec<Self> {
-        let Ok((ledger, _)) = load_ledger(&fleet.disk) else { return Vec::new() };
+        let Ok((ledger, _)) = load_ledger(&fleet.device.disk) else { return Vec::new() };
         let (layout, logs) = (ledger.superblock().layout, ledger.logs());
         let of_cell = |(cell, start): (u16, &Lsn)| Self {
             cell: CellId(cell),
@@ -115,10 +115,10 @@ impl Log {
             let (now, later) = rest.split_at_mut(len);
             let bytes = match self.in_frames {
                 true => {
-                    let host = &fleet.cells[usize::from(self.cell.0)];
+                    let host = fleet.host(self.cell);
                     host.frame(self.frame(host.cache_frames, block))
                 }
-                false => fleet.disk.block(self.place(block)),
+                false => fleet.device.disk.block(self.place(block)),
             };
             now.copy_from_slice(&bytes[offset..offset + len]);
             (at, rest) = (Lsn(at.0 + len as u64), later);
@@ -127,15 +127,15 @@ impl Log {
 
     fn copy_in<H>(&self, fleet: &mut Fleet<H>, block: u64, offset: usize, bytes: &[u8]) {
         if self.in_frames {
-            let host = &mut fleet.cells[usize::from(self.cell.0)];
+            let host = fleet.host_mut(self.cell);
             let frame = self.frame(host.cache_frames, block);
             host.frame_mut(frame)[offset..offset + bytes.len()].copy_from_slice(bytes);
             return;
         }
-        let mut whole = *fleet.disk.block(self.place(block));
+        let mut whole = *fleet.device.disk.block(self.place(block));
         whole[offset..offset + bytes.len()].copy_from_slice(bytes);
-        fleet.disk.write(self.place(block), &whole);
-        fleet.disk.harden(self.place(block), 1);
+        fleet.device.disk.write(self.place(block), &whole);
+        fleet.device.disk.harden(self.place(block), 1);
     }
 }
 

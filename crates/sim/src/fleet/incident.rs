@@ -92,6 +92,8 @@ pub(crate) struct Incidents {
     pub damage: Option<Damage>,
     /// A checkpoint is being made.
     pub is_checkpointing: bool,
+    /// The place of the last finished checkpoint of all lives.
+    pub switched_at: u64,
     /// Finished checkpoints, and their places in the order of events.
     switched: Vec<(u64, u64)>,
 }
@@ -100,7 +102,7 @@ impl Incidents {
     /// Another life begins. What was damaged stays so; what its cell has made of it may be lost.
     pub(crate) fn begin_anew(&mut self) {
         let damage = self.damage.map(|it| Damage { is_given_up: false, had_records: false, ..it });
-        *self = Self { damage, ..Self::default() };
+        *self = Self { damage, switched_at: self.switched_at, ..Self::default() };
     }
 
     /// Whether a shard was damaged.
@@ -127,6 +129,7 @@ impl Incidents {
 
     /// The cells receive, one after the other, that checkpoint `number` is done.
     pub(crate) fn switched(&mut self, number: u64, at: u64) {
+        self.switched_at = at;
         if self.switched.last().is_none_or(|(last, _)| *last != number) {
             self.switched.push((number, at));
         }

@@ -3,20 +3,10 @@
 //! second.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use warren_base::{CellId, Epoch, Rng};
 use warren_cell::{PeerBody, PeerMessage};
 use warren_proto::{PeerReply, PeerRequest};
-
-/// The time between two reviews of a cell.
-pub(super) const REVIEW_EVERY: Duration = Duration::from_secs(1);
-
-/// The accusations of one liar, and the time between them, in which most trials end.
-pub(super) const LIES: u64 = 4;
-pub(super) const LIE_EVERY: Duration = Duration::from_micros(200);
-/// The time between two looks at turns: runs are short.
-pub(super) const LOOK_EVERY: Duration = Duration::from_micros(2);
 
 /// The most of each kind in a run, each of which takes seconds of virtual time.
 const LOST_MAX: u64 = 3;

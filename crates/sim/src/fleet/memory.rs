@@ -19,7 +19,7 @@ pub(super) struct SharedMemory<'a, W> {
 impl<W: Surroundings> SharedMemory<'_, W> {
     fn host(&mut self) -> &mut CellHost {
         let cell = self.cell;
-        self.world.fleet_mut().host(cell)
+        self.world.fleet_mut().host_mut(cell)
     }
 
     /// A store begins: the process may be killed before it.
@@ -43,8 +43,7 @@ impl<W: Surroundings> SharedMemory<'_, W> {
 
 impl<W: Surroundings> Memory for SharedMemory<'_, W> {
     fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
-        let cell = usize::from(self.cell.0);
-        self.world.fleet().cells[cell].frame(frame)
+        self.world.fleet().host(self.cell).frame(frame)
     }
 
     fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {

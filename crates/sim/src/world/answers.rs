@@ -23,14 +23,14 @@ pub(super) fn check_answer<H>(
     if *request != Request::Sync {
         return;
     }
-    let switched_at = fleet.switched_at;
-    let must_fail = fleet.lost_flush.must_sync_fail(invoked, switched_at);
+    let switched_at = fleet.incidents.switched_at;
+    let must_fail = fleet.device.faults.must_sync_fail(invoked, switched_at);
     match answer {
         Ok(_) if switched_at < invoked => {
             fleet.sim.fail("a sync is answered without a checkpoint".to_owned());
         }
         Ok(_) if must_fail => fleet.sim.fail("a sync is answered after a loss".to_owned()),
-        Err(Errno::EIO) if fleet.io_faults.supervisor > 0 => {
+        Err(Errno::EIO) if fleet.device.faults.supervisor > 0 => {
             fleet.sim.count("a sync returned a failure");
         }
         _ => {}

@@ -47,7 +47,7 @@ impl Due {
 /// What nothing could be done to while the fleet ran is damaged on the device of a stopped fleet.
 /// Returns whether it was.
 pub(super) fn before_restart<H>(fleet: &mut Fleet<H>, due: &mut Due) -> bool {
-    fleet.plant = fleet.plant.filter(|_| fleet.incidents.damage.is_none());
+    fleet.sim.plant = fleet.sim.plant.filter(|_| fleet.incidents.damage.is_none());
     let Some(mut plan) = due.plan.take() else { return false };
     if matches!(plan.how, How::Record | How::Apply) {
         plan.how = *plan.rng.pick(&[How::Slots, How::Root, How::Node]);
@@ -66,7 +66,7 @@ pub(super) fn damaged<H>(fleet: &Fleet<H>) -> DamagedShards {
 }
 
 pub(super) fn shards<H>(fleet: &Fleet<H>, these: Rc<BTreeSet<ShardId>>) -> DamagedShards {
-    let (ledger, _) = load_ledger(&fleet.disk).expect("a pool that can be opened");
+    let (ledger, _) = load_ledger(&fleet.device.disk).expect("a pool that can be opened");
     let superblock = ledger.superblock();
     DamagedShards { these, shards: superblock.layout.shards(), secret: superblock.secret }
 }
@@ -131,7 +131,7 @@ pub(super) fn check_kept<H>(fleet: &mut Fleet<H>, blocks: u64) -> Result<(), Str
     if may_lack_chunks(fleet, fleet.owner(shard)) {
         return Ok(());
     }
-    let report = fleet.disk.check(blocks);
+    let report = fleet.device.disk.check(blocks);
     let is_marked = report.findings.contains(&Finding::GivenUp { shard });
     let is_kept =
         |found: &Finding| matches!(found, Finding::Kept { shard: of, .. } if *of == shard);

@@ -236,7 +236,7 @@ impl World {
         if self.clients[client].is_gone {
             return;
         }
-        let forgets = self.fleet.plant == Some(Plant::ForgetRecalls);
+        let forgets = self.fleet.sim.plant == Some(Plant::ForgetRecalls);
         let front = self.front(client);
         front.is_dead = false;
         let unsent = std::mem::take(&mut front.unsent);

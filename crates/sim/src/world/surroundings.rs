@@ -66,7 +66,7 @@ impl Surroundings for World {
     fn refuse(&mut self, connection: ConnectionNo, errno: Errno) {
         // A fleet that ends after saving its state admits no client. `fleet_ended` checks whether
         // it may end.
-        let mut ids = (0..self.fleet.cells.len() as u16).map(CellId);
+        let mut ids = self.fleet.cell_ids();
         let may_end = errno == Errno::EIO && ids.any(|id| self.fleet.incidents.excuse_broken(id));
         if !may_end && !self.fleet.cells.iter().any(|host| host.dead) {
             self.fleet.sim.fail(format!("{connection:?} was refused: {errno}"));
@@ -78,7 +78,7 @@ impl Surroundings for World {
             Ok(()) if self.is_lost() => {}
             Ok(()) => super::damage::check_status(&mut self.fleet),
             // The cell's death left the current checkpoint unknown.
-            Err(Failure::CellExited { .. }) if self.fleet.may_be_read_only() => {
+            Err(Failure::CellExited { .. }) if self.fleet.device.faults.may_be_read_only() => {
                 self.fleet.sim.count("a cell killed that could have no successor");
                 self.lost = true;
             }
@@ -95,7 +95,7 @@ impl Surroundings for World {
                 self.fleet.sim.count("a cell killed after the last checkpoint");
             }
             Err(Failure::LastCheckpoint { .. } | Failure::LastFlush { .. })
-                if self.fleet.may_be_read_only() =>
+                if self.fleet.device.faults.may_be_read_only() =>
             {
                 self.fleet.sim.count("a last checkpoint failed");
                 self.lost = true;
