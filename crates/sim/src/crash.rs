@@ -13,6 +13,7 @@
 //! any point of that.
 
 mod audit;
+mod calls;
 mod client;
 mod damage;
 mod growth;
@@ -40,8 +41,7 @@ use crate::outage::{self, Outage};
 use crate::run::{Failure, Summary, many, twice};
 use crate::simulation::trace::Trace;
 use crate::simulation::wall::{EPOCH, WallClock};
-use crate::simulation::{Faults, Pace};
-use crate::world::Broken;
+use crate::simulation::{Broken, Faults, Pace};
 use client::Client;
 use damage::{Due, damage_at_cut, is_explained};
 use growth::Growths;

@@ -129,5 +129,46 @@ pub struct Operation {
     pub outcome: Option<Outcome>,
 }
 
+impl Operation {
+    /// An event of the harness that is no call of a client.
+    pub(crate) fn of_harness(
+        process: usize,
+        action: Action,
+        (invoked, returned): (u64, u64),
+        wall: Timestamp,
+    ) -> Self {
+        Self {
+            process,
+            client: ClientId(0),
+            credentials: Rc::default(),
+            action,
+            payload: Rc::from([]),
+            invoked,
+            returned,
+            hint: invoked,
+            window: Window { from: wall, to: wall, steps: false },
+            excuses: Excuses::default(),
+            outcome: None,
+        }
+    }
+}
+
+/// The calls of a run, and the processes that made them.
+#[derive(Default)]
+pub(crate) struct History {
+    pub operations: Vec<Operation>,
+    /// The highest number of a process. The restart has 0.
+    processes: usize,
+}
+
+impl History {
+    /// Returns the first of `count` unused process numbers.
+    pub(crate) const fn new_processes(&mut self, count: usize) -> usize {
+        let first = self.processes + 1;
+        self.processes += count;
+        first
+    }
+}
+
 /// [`Operation::returned`] of a call that was under way when the run ended.
 pub const NEVER: u64 = u64::MAX;

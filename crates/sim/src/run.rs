@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use warren_cell::Plant;
 
+use crate::simulation::Broken;
 use crate::simulation::trace::Coverage;
-use crate::world::{Broken, Plan, World};
+use crate::world::{self, Plan};
 
 /// The options of a run.
 #[derive(Clone, Copy, Debug)]
@@ -136,7 +137,7 @@ pub(crate) fn twice(
 }
 
 fn attempt(plan: Plan) -> Result<Summary, Broken> {
-    let result = World::run(plan)?;
+    let result = world::run(plan)?;
     Ok(Summary {
         runs: 1,
         hash: result.hash,

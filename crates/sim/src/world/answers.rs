@@ -1,6 +1,7 @@
 //! Answers of cells are checked here. A refusal may leave a lock with the caller.
 
-use warren_base::Errno;
+use warren_base::{CellId, Errno};
+use warren_cell::SlotRef;
 use warren_proto::{Answer, LockType, Reply, Request};
 
 use super::program::Holdings;
@@ -57,4 +58,28 @@ pub(super) fn may_have_locked(
         operation.outcome = Some(Outcome::of(Ok(Reply::Done)));
     }
     may_have
+}
+
+/// The data that a cell's answer brings.
+pub(super) fn payload_of<H>(
+    fleet: &mut Fleet<H>,
+    from: CellId,
+    (to, seq): (SlotRef, u32),
+    answer: &Answer,
+) -> Vec<u8> {
+    match answer {
+        Ok(Reply::Read { len }) => fleet.lanes.reply(from, to, *len as usize),
+        Ok(Reply::LongXattr { .. }) => {
+            fleet.sim.count("a long value came");
+            fleet.lanes.payload(from, to, seq)
+        }
+        Ok(reply) if reply.opened().is_some() => {
+            let data = fleet.lanes.payload(from, to, seq);
+            if !data.is_empty() {
+                fleet.sim.count("data came with an open file");
+            }
+            data
+        }
+        _ => Vec::new(),
+    }
 }

@@ -31,6 +31,13 @@ pub(super) fn forge(
     }
 }
 
+/// Whether the client has reached every inode that the request names.
+pub(super) fn is_reached(client: ClientId, request: &Request, presented: Capabilities) -> bool {
+    let (inode, other) = request.named();
+    let admits = |ino: Option<Ino>, shown| ino.is_none_or(|ino| KEY.admits(client, ino, shown));
+    admits(inode, presented.inode) && admits(other, presented.other)
+}
+
 /// Whether what came with an answer is for this client and for the inode in the answer. A front
 /// gets none.
 pub(super) fn is_rightly_granted(

@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use warren_base::{ClientId, Errno, Ino, ShardId};
+use warren_base::{Errno, Ino, ShardId};
 use warren_fsck::Finding;
 use warren_proto::Request;
 
 use crate::damage::{Plan, damage, explains, named_by};
 use crate::fleet::incident::{Damage, How};
 use crate::fleet::{Fleet, check_named, load_ledger, may_lack_chunks};
-use crate::history::{Action, DamagedShards, Excuses, Operation, Window};
+use crate::history::{Action, DamagedShards, Operation};
 use crate::model::{State, is_tied};
 
 /// What is to be damaged, and when.
@@ -71,26 +71,14 @@ pub(super) fn shards<H>(fleet: &Fleet<H>, these: Rc<BTreeSet<ShardId>>) -> Damag
     DamagedShards { these, shards: superblock.layout.shards(), secret: superblock.secret }
 }
 
-/// What the history says of it.
+/// The damage as the history records it.
 pub(super) fn operation<H>(
     fleet: &mut Fleet<H>,
     process: usize,
     damaged: DamagedShards,
 ) -> Operation {
-    let (at, returned, wall) = (fleet.sim.place(), fleet.sim.place(), fleet.sim.wall());
-    Operation {
-        process,
-        client: ClientId(0),
-        credentials: Rc::default(),
-        action: Action::Damage(damaged),
-        payload: Rc::from([]),
-        invoked: at,
-        returned,
-        hint: at,
-        window: Window { from: wall, to: wall, steps: false },
-        excuses: Excuses::default(),
-        outcome: None,
-    }
+    let (at, wall) = ((fleet.sim.place(), fleet.sim.place()), fleet.sim.wall());
+    Operation::of_harness(process, Action::Damage(damaged), at, wall)
 }
 
 /// Whether what the request was to give back is gone, as the error says.

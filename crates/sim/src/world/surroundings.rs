@@ -6,8 +6,15 @@ use warren_cell::SlotRef;
 use warren_proto::Answered;
 use warren_supervisor::{ConnectionNo, Failure};
 
-use super::clients::{At, SlotState};
-use super::{Own, Phase, World};
+use super::admission::{client_admitted, connect_clients, hang_up};
+use super::begin::go_on;
+use super::call::step_call;
+use super::client::{Client, SlotState};
+use super::event::{At, Own};
+use super::recall::{drop_copies, kill_front, start_front};
+use super::record::{note_expelled, note_unanswered};
+use super::reply::client_answered;
+use super::{Phase, World};
 use crate::fleet::{Fleet, Surroundings};
 
 impl Surroundings for World {
@@ -25,13 +32,13 @@ impl Surroundings for World {
         match own {
             Own::Step { at, ticket } => {
                 if self.slot(at).ticket == ticket {
-                    self.go_on(at);
+                    go_on(self, at);
                 }
             }
-            Own::DropCopies { client, listener } => self.drop_copies(client, listener),
-            Own::Hangup { client } => self.hang_up(client),
-            Own::KillFront { client } => self.kill_front(client),
-            Own::StartFront { client } => self.start_front(client),
+            Own::DropCopies { client, listener } => drop_copies(self, client, listener),
+            Own::Hangup { client } => hang_up(self, client),
+            Own::KillFront { client } => kill_front(self, client),
+            Own::StartFront { client } => start_front(self, client),
         }
     }
 
@@ -48,11 +55,11 @@ impl Surroundings for World {
     }
 
     fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, hint: u64, answer: Answered) {
-        self.client_answered(from, to, (seq, hint), answer);
+        client_answered(self, from, to, (seq, hint), answer);
     }
 
     fn fleet_is_ready(&mut self) {
-        self.connect_clients();
+        connect_clients(self);
     }
 
     fn numbered(&mut self, connection: ConnectionNo, client: ClientId) {
@@ -60,7 +67,7 @@ impl Surroundings for World {
     }
 
     fn admit(&mut self, client: ClientId) {
-        self.client_admitted(client);
+        client_admitted(self, client);
     }
 
     fn refuse(&mut self, connection: ConnectionNo, errno: Errno) {
@@ -106,40 +113,34 @@ impl Surroundings for World {
     }
 
     fn let_go(&mut self, cell: CellId, client: ClientId) {
-        self.note_expelled(cell, client);
+        note_expelled(self, cell, client);
     }
 
     fn serves(&mut self, cell: CellId) {
-        self.note_unanswered(cell);
+        note_unanswered(self, cell);
     }
 
     fn store_word(&mut self, cell: CellId, client: ClientId, word: u32, stamp: u64) {
-        self.let_clients_act();
+        let_clients_act(self);
         self.fleet.lanes.store(cell, client, word, stamp);
-        if stamp == 0 && self.is_stepping(client) {
+        let mut holders = self.clients.iter().filter(|holder| holder.id == client);
+        if stamp == 0 && holders.any(Client::is_stepping) {
             self.fleet.sim.count("a lease cleared while its holder was in a call");
         }
-        self.let_clients_act();
+        let_clients_act(self);
     }
 }
 
-impl World {
-    /// Lets some clients act in the middle of a cell's turn.
-    fn let_clients_act(&mut self) {
-        while self.fleet.sim.rng.chance(self.swarm.nested, 1000) {
-            let client = self.fleet.sim.rng.below(self.clients.len() as u64) as usize;
-            let slot = self.fleet.sim.rng.below(self.clients[client].slots.len() as u64) as usize;
-            let at = At { client, slot };
-            if self.slot(at).state != SlotState::Stepping {
-                return;
-            }
-            self.fleet.sim.count("a client acted between two stores of a cell");
-            self.step_call(at, None);
+/// Lets some clients act in the middle of a cell's turn.
+fn let_clients_act(world: &mut World) {
+    while world.fleet.sim.rng.chance(world.swarm.nested, 1000) {
+        let client = world.fleet.sim.rng.below(world.clients.len() as u64) as usize;
+        let slot = world.fleet.sim.rng.below(world.clients[client].slots.len() as u64) as usize;
+        let at = At { client, slot };
+        if world.slot(at).state != SlotState::Stepping {
+            return;
         }
-    }
-
-    fn is_stepping(&self, client: ClientId) -> bool {
-        let mut clients = self.clients.iter().filter(|c| c.id == client);
-        clients.any(|c| c.slots.iter().any(|slot| slot.state == SlotState::Stepping))
+        world.fleet.sim.count("a client acted between two stores of a cell");
+        step_call(world, at, None);
     }
 }

@@ -85,12 +85,9 @@ const fn except(rule: Rule, of: &'static str, at_most: usize) -> Exception {
 #[rustfmt::skip] // One line for each exception.
 const KNOWN: &[Exception] = &[
     except(Rule::Circles, "interpose", 4),
-    except(Rule::Circles, "sim", 6),
     except(Rule::Fields, "sim::Mix", 27),
     except(Rule::Fields, "sim::Swarm", 38),
     except(Rule::Methods, "sim::State", 70),
-    except(Rule::Methods, "sim::World", 77),
-    except(Rule::Lines, "crates/sim/src/world/clients.rs", 847),
     except(Rule::Columns, "base", 3),
     except(Rule::Columns, "log", 1),
     except(Rule::Columns, "shm", 1),
