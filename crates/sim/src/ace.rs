@@ -26,9 +26,9 @@ use std::rc::Rc;
 
 use hashbrown::HashMap;
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, CellId, FixedState, Rng, Timestamp};
+use warren_base::{BlockNo, CellId, FixedState, Rng};
 use warren_cell::Plant;
-use warren_disk::format::{FormatOptions, LOG_MIN, SIZE_MIN, image};
+use warren_disk::format::{LOG_MIN, SIZE_MIN};
 use warren_proto::{FileKind, NewInode};
 
 use crate::fixed::Fixed;
@@ -368,20 +368,8 @@ fn crc32c_of(bytes: &[u8]) -> u32 {
 
 /// The base as a pool that was left in order; `None` if its directories are on the wrong cells.
 fn make_base(secret: u64) -> Result<Option<Rc<Blocks>>, String> {
-    let options = FormatOptions {
-        size_bytes: SIZE_MIN,
-        shards: SHARDS,
-        log_bytes: LOG_MIN + u64::from(CELLS - 1) * (LOG_MIN - 2 * BLOCK_SIZE as u64),
-        uuid: [7; 16],
-        secret,
-        now: Timestamp(1),
-        uid: 0,
-        gid: 0,
-        label: String::new(),
-        reserved: false,
-        kept_percent: None,
-    };
-    let disk = Disk::new(image(&options).map_err(|error| error.to_string())?);
+    let log_bytes = LOG_MIN + u64::from(CELLS - 1) * (LOG_MIN - 2 * BLOCK_SIZE as u64);
+    let disk = Disk::format(SIZE_MIN, SHARDS, log_bytes, secret);
     let mut fleet = Fleet::serve(disk, CELLS, None)?;
     let tree = base();
     for dir in ["A", "B"] {

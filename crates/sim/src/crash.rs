@@ -28,7 +28,6 @@ use std::time::Duration;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Errno, Instant, Rng};
 use warren_cell::{Backing, Plant};
-use warren_disk::format::{FormatOptions, image};
 use warren_proto::control::Report;
 use warren_supervisor::{Event as SupervisorEvent, Failure as Ended};
 
@@ -38,10 +37,10 @@ use crate::fleet::{
     DeviceFaults, Fleet, Happening, Lost, happen_next, needs_recovery, notify_supervisor,
 };
 use crate::outage::{self, Outage};
-use crate::run::{Failure, Summary, many, twice};
+use crate::run::{Broken, Failure, Summary, many, twice};
 use crate::simulation::trace::Trace;
-use crate::simulation::wall::{EPOCH, WallClock};
-use crate::simulation::{Broken, Faults, Pace};
+use crate::simulation::wall::WallClock;
+use crate::simulation::{Faults, Pace};
 use client::Client;
 use damage::{Due, damage_at_cut, is_explained};
 use growth::Growths;
@@ -164,14 +163,7 @@ impl World {
             let lines = world.fleet.sim.trace.lines_until(Instant(u64::MAX));
             return Err(Broken { rule, lines });
         }
-        Ok(Summary {
-            runs: 1,
-            hash: world.fleet.sim.trace.hash(),
-            events: world.fleet.sim.trace.events,
-            operations: world.operations,
-            looked_at: 0,
-            coverage: std::mem::take(&mut world.fleet.sim.trace.coverage),
-        })
+        Ok(Summary::of_run(world.fleet.sim.trace, world.operations, 0))
     }
 
     fn new(seed: u64, options: Options, verbose: bool) -> Self {
@@ -180,23 +172,11 @@ impl World {
         if options.sound_device {
             mix.mend_device();
         }
-        let format = FormatOptions {
-            size_bytes: POOL_BYTES,
-            shards: mix.shards,
-            log_bytes: (2 + u64::from(mix.cells_max) * mix.log_blocks) * BLOCK_SIZE as u64,
-            uuid: [7; 16],
-            secret: rng.next_u64(),
-            now: EPOCH,
-            uid: 0,
-            gid: 0,
-            label: String::new(),
-            reserved: false,
-            kept_percent: None,
-        };
-        let image = image(&format).expect("the options are sensible");
+        let log_bytes = (2 + u64::from(mix.cells_max) * mix.log_blocks) * BLOCK_SIZE as u64;
+        let disk = Disk::format(POOL_BYTES, mix.shards, log_bytes, rng.next_u64());
         let mut trace = Trace::new(verbose);
         trace.note(Instant(0), &mix);
-        let mut fleet = Fleet::new(rng, Disk::new(image), trace);
+        let mut fleet = Fleet::new(rng, disk, trace);
         fleet.sim.plant = options.plant;
         fleet.lost = Lost::draw(seed);
         fleet.sim.wall_clock = WallClock::draw(seed);

@@ -130,8 +130,8 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// An event of the harness that is no call of a client.
-    pub(crate) fn of_harness(
+    /// An operation without an outcome: of no client, unless the caller names one.
+    pub(crate) fn new(
         process: usize,
         action: Action,
         (invoked, returned): (u64, u64),

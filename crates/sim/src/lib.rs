@@ -13,7 +13,8 @@
 //! * `damage`: one shard is damaged, and given up alone.
 //! * `outage`: one cell is taken out for a while.
 //! * [`swarm`]: the mix that a seed draws.
-//! * [`run`] and [`run_many`]: the entry points of the command line and the tests.
+//! * [`run`] and [`run_many`], here and in [`crash`]: the entry points of the command line and the
+//!   tests.
 //!
 //! The same seed gives the same run, event by event. Threads are used only to run many seeds.
 
@@ -34,4 +35,5 @@ mod simulation;
 pub mod swarm;
 pub mod world;
 
-pub use run::{Failure, Options, STEPS_DEFAULT, Summary, run, run_many};
+pub use run::{Failure, Summary};
+pub use world::{Options, STEPS_DEFAULT, run, run_many};

@@ -1,50 +1,11 @@
-//! Runs one seed, or very many.
+//! The results of runs: of one seed, or of very many.
 
 use std::fmt;
 use std::panic::RefUnwindSafe;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use warren_cell::Plant;
-
-use crate::simulation::Broken;
-use crate::simulation::trace::Coverage;
-use crate::world::{self, Plan};
-
-/// The options of a run.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    pub seed: u64,
-    /// Calls that clients begin, if the seed's swarm does not change that.
-    pub steps: u64,
-    /// Fixes the number of cells.
-    pub cells: Option<u16>,
-    /// A fault to plant, to show that it is found.
-    pub plant: Option<Plant>,
-    /// Cells are killed in some seeds.
-    pub kills: bool,
-    /// One shard is damaged at a random moment.
-    pub damage: bool,
-    /// One cell is taken out for a while.
-    pub outage: bool,
-}
-
-/// The default number of calls of a run.
-pub const STEPS_DEFAULT: u64 = 500;
-
-impl Options {
-    pub fn new(seed: u64) -> Self {
-        Self {
-            seed,
-            steps: STEPS_DEFAULT,
-            cells: None,
-            plant: None,
-            kills: true,
-            damage: false,
-            outage: false,
-        }
-    }
-}
+use crate::simulation::trace::{Coverage, Trace};
 
 /// The results of one seed, or of many.
 #[derive(Clone, Default, Debug)]
@@ -61,6 +22,11 @@ pub struct Summary {
 }
 
 impl Summary {
+    pub(crate) fn of_run(trace: Trace, operations: u64, looked_at: u64) -> Self {
+        let (hash, events) = (trace.hash(), trace.events);
+        Self { runs: 1, hash, events, operations, looked_at, coverage: trace.coverage }
+    }
+
     /// Returns the branches in `rare` that no run has reached.
     pub fn never_reached(&self, rare: &[&'static str]) -> Vec<&'static str> {
         rare.iter().copied().filter(|what| !self.coverage.contains_key(what)).collect()
@@ -77,6 +43,13 @@ impl Summary {
             *self.coverage.entry(what).or_default() += times;
         }
     }
+}
+
+/// The violated rule, and the last events before it.
+#[derive(Clone, Debug)]
+pub(crate) struct Broken {
+    pub rule: String,
+    pub lines: Vec<String>,
 }
 
 /// A seed that violated a rule.
@@ -100,15 +73,6 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
-
-/// Runs one seed. The same seed gives the same run.
-pub fn run(options: Options) -> Result<Summary, Failure> {
-    let Options { seed, steps, cells, plant, kills, damage, outage } = options;
-    let calls = steps.max(1);
-    twice(seed, &|verbose| {
-        attempt(Plan { seed, calls, cells, plant, kills, damage, outage, verbose })
-    })
-}
 
 /// Runs `attempt`, and a failed one again with text: text costs time, so passing runs write none.
 pub(crate) fn twice(
@@ -136,31 +100,8 @@ pub(crate) fn twice(
     }
 }
 
-fn attempt(plan: Plan) -> Result<Summary, Broken> {
-    let result = world::run(plan)?;
-    Ok(Summary {
-        runs: 1,
-        hash: result.hash,
-        events: result.events,
-        operations: result.operations as u64,
-        looked_at: result.looked_at as u64,
-        coverage: result.coverage,
-    })
-}
-
-/// Runs seeds `options.seed..options.seed + count` on `threads` threads until one fails; reports
-/// the lowest seed that failed by then. `progress` is called with the number of finished seeds.
-pub fn run_many(
-    options: Options,
-    count: u64,
-    threads: usize,
-    progress: &(dyn Fn(u64) + Sync),
-) -> Result<Summary, Failure> {
-    let run = |seed| run(Options { seed, ..options });
-    many(options.seed, count, threads, progress, &run)
-}
-
-/// The same for any world.
+/// Runs seeds `first..first + count` on `threads` threads until one fails; reports the lowest seed
+/// that failed by then. `progress` is called with the number of finished seeds.
 pub(crate) fn many(
     first: u64,
     count: u64,

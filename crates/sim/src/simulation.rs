@@ -48,13 +48,6 @@ pub struct Faults {
     pub wild: u64,
 }
 
-/// The violated rule, and the last events before it.
-#[derive(Clone, Debug)]
-pub struct Broken {
-    pub rule: String,
-    pub lines: Vec<String>,
-}
-
 /// The course of one run. `E` are its events.
 pub(crate) struct Simulation<E> {
     pub rng: Rng,

@@ -50,7 +50,7 @@ use audit::Audit;
 use client::{Client, Slot, SlotState};
 use event::{At, Own};
 use front::Front;
-pub use life::{Plan, Ran, run};
+pub use life::{Options, STEPS_DEFAULT, run, run_many};
 use program::Known;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -25,16 +25,32 @@ pub(crate) struct Lost {
     /// The processes that have lost a wake-up. One that dies before its review may have executed
     /// the request, and lost the record of that with a checkpoint.
     pub(super) wakeups_of: BTreeSet<(CellId, Epoch)>,
-    /// In 10,000: a message of a recovery is lost. These are few, so each counts for itself.
-    recovery: u64,
-    recovery_left: u64,
-    /// The same for messages about free chunks.
-    chunks: u64,
-    chunks_left: u64,
+    /// Messages of a recovery, and messages about free chunks, count for themselves: they are few.
+    recovery: Chance,
+    chunks: Chance,
     /// Looks at the turns of the processes on trial are planned.
     pub(super) looks: bool,
     /// A review of each cell is planned, always.
     pub(super) reviews: bool,
+}
+
+/// The chance that one of some messages is lost, and how many more may be.
+#[derive(Default, Debug)]
+struct Chance {
+    of_10000: u64,
+    left: u64,
+}
+
+impl Chance {
+    fn draw(rng: &mut Rng, chances: [u64; 4]) -> Self {
+        Self { of_10000: *rng.pick(&chances), left: 1 + rng.below(LOST_MAX) }
+    }
+
+    fn is_drawn(&mut self, rng: &mut Rng, chance: u64) -> bool {
+        let is_drawn = self.left > 0 && self.of_10000 > 0 && rng.chance(chance, 10_000);
+        self.left -= u64::from(is_drawn);
+        is_drawn
+    }
 }
 
 impl Lost {
@@ -46,10 +62,8 @@ impl Lost {
             lies: 0,
             left: 0,
             wakeups_of: BTreeSet::new(),
-            recovery: 0,
-            recovery_left: 0,
-            chunks: 0,
-            chunks_left: 0,
+            recovery: Chance::default(),
+            chunks: Chance::default(),
             looks: false,
             reviews: false,
         }
@@ -61,29 +75,14 @@ impl Lost {
         let wakeups = *rng.pick(&[0, 0, 20, 200]);
         let lies = *rng.pick(&[0, 0, 0, 2]);
         let left = 1 + rng.below(LOST_MAX);
-        let recovery = *rng.pick(&[0, 0, 500, 5000]);
-        let recovery_left = 1 + rng.below(LOST_MAX);
-        let chunks = *rng.pick(&[0, 0, 100, 1000]);
-        let chunks_left = 1 + rng.below(LOST_MAX);
-        Self {
-            rng,
-            messages,
-            wakeups,
-            lies,
-            left,
-            wakeups_of: BTreeSet::new(),
-            recovery,
-            recovery_left,
-            chunks,
-            chunks_left,
-            looks: false,
-            reviews: false,
-        }
+        let recovery = Chance::draw(&mut rng, [0, 0, 500, 5000]);
+        let chunks = Chance::draw(&mut rng, [0, 0, 100, 1000]);
+        Self { rng, messages, wakeups, lies, left, recovery, chunks, ..Self::none() }
     }
 
     /// Nothing more is lost.
     pub(crate) const fn heal(&mut self) {
-        (self.left, self.recovery_left, self.chunks_left) = (0, 0, 0);
+        (self.left, self.recovery.left, self.chunks.left) = (0, 0, 0);
     }
 
     /// Whether the process may end now, by another fault.
@@ -103,22 +102,16 @@ impl Lost {
         is_drawn
     }
 
-    /// Whether this message about free chunks is lost now.
+    /// Draws whether this message about free chunks is lost.
     pub(super) fn is_chunk_drawn(&mut self) -> bool {
-        let is_drawn =
-            self.chunks_left > 0 && self.chunks > 0 && self.rng.chance(self.chunks, 10_000);
-        self.chunks_left -= u64::from(is_drawn);
-        is_drawn
+        self.chunks.is_drawn(&mut self.rng, self.chunks.of_10000)
     }
 
-    /// Whether this message of a recovery is lost now. Decisions are rare, and half of them are.
+    /// Draws whether this message of a recovery is lost. Decisions are rare, and half of them are.
     pub(super) fn is_recovery_drawn(&mut self, message: &PeerMessage) -> bool {
         let is_decision = matches!(message.body, PeerBody::Request(PeerRequest::Again { .. }));
-        let chance = if is_decision { 5000 } else { self.recovery };
-        let is_drawn =
-            self.recovery_left > 0 && self.recovery > 0 && self.rng.chance(chance, 10_000);
-        self.recovery_left -= u64::from(is_drawn);
-        is_drawn
+        let chance = if is_decision { 5000 } else { self.recovery.of_10000 };
+        self.recovery.is_drawn(&mut self.rng, chance)
     }
 }
 

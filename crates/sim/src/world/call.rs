@@ -16,7 +16,7 @@ use super::observe::{drop_blocked, note_asked};
 use super::paths::Stepped;
 use super::record::{action_of, record_whole};
 use super::writeback::{go_on_deferred, next_write_back};
-use crate::history::{Action, Excuses, NEVER, Operation, Outcome, Window};
+use crate::history::{Action, NEVER, Operation, Outcome};
 
 /// Upper limit of entries with long names in one page of a listing.
 const PAGE_MAX: usize = 30;
@@ -105,17 +105,10 @@ pub(super) fn send_request(world: &mut World, at: At, mut send: Send) {
     slot.seq += 1;
     slot.state = SlotState::Waiting;
     let operation = Operation {
-        process,
         client: client.id,
         credentials: client.credentials.clone(),
-        action,
         payload,
-        invoked,
-        returned: NEVER,
-        hint: invoked,
-        window: Window { from: wall, to: wall, steps: false },
-        excuses: Excuses::default(),
-        outcome: None,
+        ..Operation::new(process, action, (invoked, NEVER), wall)
     };
     let request = send.request.clone();
     let is_again = slot.asks_again;

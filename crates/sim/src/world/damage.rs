@@ -78,7 +78,7 @@ pub(super) fn operation<H>(
     damaged: DamagedShards,
 ) -> Operation {
     let (at, wall) = ((fleet.sim.place(), fleet.sim.place()), fleet.sim.wall());
-    Operation::of_harness(process, Action::Damage(damaged), at, wall)
+    Operation::new(process, Action::Damage(damaged), at, wall)
 }
 
 /// Whether what the request was to give back is gone, as the error says.

@@ -13,7 +13,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Ino, Instant, Rng};
 use warren_cell::Plant;
 use warren_client::Op;
-use warren_disk::format::{FormatOptions, image, log_suggested};
+use warren_disk::format::log_suggested;
 use warren_fsck::Finding;
 use warren_proto::{Capabilities, Credentials, Request, SetAttr};
 use warren_supervisor::Event as SupervisorEvent;
@@ -22,6 +22,7 @@ use super::admission::invite_clients;
 use super::audit::Audit;
 use super::client::{Client, SlotState};
 use super::copies::check_kept;
+use super::damage::Due;
 use super::program::Known;
 use super::record::{note_damage, would_answer};
 use super::{Phase, World, damage};
@@ -32,9 +33,10 @@ use crate::history::{Action, History, Operation};
 use crate::linear::{Explanation, SEARCH_MAX, Verdict, check};
 use crate::model::State;
 use crate::outage::{self, Outage};
-use crate::simulation::trace::{Coverage, Trace};
+use crate::run::{Broken, Failure, Summary, many, twice};
+use crate::simulation::trace::Trace;
 use crate::simulation::wall::{EPOCH, WallClock};
-use crate::simulation::{Broken, Faults, Pace};
+use crate::simulation::{Faults, Pace};
 use crate::swarm::Swarm;
 
 /// If calls are under way, one of them must return within this virtual time. It is far more than
@@ -50,85 +52,89 @@ const NODES_FEW: usize = 2;
 /// Size of the pool: only a mix with a small chunk limit runs out of space.
 const POOL_BYTES: u64 = 256 << 20;
 
-/// What to run.
+/// The options of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct Options {
     pub seed: u64,
-    /// Calls that clients begin.
-    pub calls: u64,
+    /// Calls that clients begin, if the seed's swarm does not change that.
+    pub steps: u64,
+    /// Fixes the number of cells.
     pub cells: Option<u16>,
+    /// A fault to plant, to show that it is found.
     pub plant: Option<Plant>,
+    /// Cells are killed in some seeds.
     pub kills: bool,
-    /// One shard is damaged.
+    /// One shard is damaged at a random moment.
     pub damage: bool,
     /// One cell is taken out for a while.
     pub outage: bool,
-    /// Whether to keep the text of the last events.
-    pub verbose: bool,
 }
 
-/// The results of a run.
-#[derive(Clone, Debug)]
-pub struct Ran {
-    pub hash: u64,
-    pub events: u64,
-    pub operations: usize,
-    /// States that the checker tried.
-    pub looked_at: usize,
-    pub coverage: Coverage,
+/// The default number of calls of a run.
+pub const STEPS_DEFAULT: u64 = 500;
+
+impl Options {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            steps: STEPS_DEFAULT,
+            cells: None,
+            plant: None,
+            kills: true,
+            damage: false,
+            outage: false,
+        }
+    }
+}
+
+/// Runs one seed. The same seed gives the same run.
+pub fn run(options: Options) -> Result<Summary, Failure> {
+    twice(options.seed, &|verbose| attempt(options, verbose))
+}
+
+/// Runs seeds `options.seed..options.seed + count` on `threads` threads until one fails; reports
+/// the lowest seed that failed by then. `progress` is called with the number of finished seeds.
+pub fn run_many(
+    options: Options,
+    count: u64,
+    threads: usize,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Summary, Failure> {
+    let run = |seed| run(Options { seed, ..options });
+    many(options.seed, count, threads, progress, &run)
 }
 
 /// Runs a seed from beginning to end.
-pub fn run(plan: Plan) -> Result<Ran, Broken> {
-    let mut world = draw_world(plan);
+fn attempt(options: Options, verbose: bool) -> Result<Summary, Broken> {
+    let mut world = draw_world(options, verbose);
     let looked_at = live_twice(&mut world).map_err(|rule| {
         let lines = world.fleet.sim.trace.lines_until(world.blamed_at);
         Broken { rule, lines }
     })?;
-    Ok(Ran {
-        hash: world.fleet.sim.trace.hash(),
-        events: world.fleet.sim.trace.events,
-        operations: world.history.operations.len(),
-        looked_at,
-        coverage: std::mem::take(&mut world.fleet.sim.trace.coverage),
-    })
+    let operations = world.history.operations.len() as u64;
+    Ok(Summary::of_run(world.fleet.sim.trace, operations, looked_at as u64))
 }
 
 /// Draws the world of a seed.
-fn draw_world(plan: Plan) -> World {
-    let mut rng = Rng::new(plan.seed);
-    let mut swarm = Swarm::draw(&mut rng, plan.cells);
-    if !plan.kills {
+fn draw_world(options: Options, verbose: bool) -> World {
+    let Options { seed, steps, cells, plant, kills, damage, outage } = options;
+    let mut rng = Rng::new(seed);
+    let mut swarm = Swarm::draw(&mut rng, cells);
+    if !kills {
         swarm.kills = 0;
     }
-    let options = FormatOptions {
-        size_bytes: POOL_BYTES,
-        shards: swarm.shards,
-        log_bytes: log_suggested(POOL_BYTES),
-        uuid: [7; 16],
-        secret: rng.next_u64(),
-        now: EPOCH,
-        uid: 0,
-        gid: 0,
-        label: String::new(),
-        reserved: false,
-        kept_percent: None,
-    };
-    let image = image(&options).expect("the options are sensible");
+    let log_bytes = log_suggested(POOL_BYTES);
+    let disk = Disk::format(POOL_BYTES, swarm.shards, log_bytes, rng.next_u64());
     let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
     let open_up = Request::SetAttr { ino: Ino::ROOT, handle: None, set };
     // Programs first have to open the file that they share.
-    let calls_left = if swarm.shares_pages { 2 * plan.calls } else { plan.calls };
-    let damage = plan.damage.then(|| damage::Due::draw(plan.seed, calls_left));
-    let damage = damage.unwrap_or_default();
-    let outage = match plan.outage {
-        true => Outage::draw(plan.seed, calls_left),
-        false => Outage::default(),
-    };
-    let mut fleet = Fleet::new(rng, Disk::new(image), Trace::new(plan.verbose));
-    fleet.sim.plant = plan.plant;
-    fleet.lost = Lost::draw(plan.seed);
-    fleet.sim.wall_clock = WallClock::draw(plan.seed);
+    let calls_left = if swarm.shares_pages { 2 * steps.max(1) } else { steps.max(1) };
+    let damage = if damage { Due::draw(seed, calls_left) } else { Due::default() };
+    let outage = if outage { Outage::draw(seed, calls_left) } else { Outage::default() };
+    let mut fleet = Fleet::new(rng, disk, Trace::new(verbose));
+    fleet.sim.plant = plant;
+    fleet.lost = Lost::draw(seed);
+    fleet.sim.wall_clock = WallClock::draw(seed);
     fleet.sizes.frames = swarm.frames;
     fleet.sizes.nodes_max = swarm.nodes_max;
     fleet.sizes.space.eager_cleaning = swarm.space.eager_cleaning;
@@ -149,7 +155,6 @@ fn draw_world(plan: Plan) -> World {
         admitted: false,
         looked_at: 0,
         lost: false,
-        // Programs first open the file that they share.
         calls_left,
         opening: Some(Op::Ino(open_up, Capabilities::default())),
         audit: None,
@@ -218,7 +223,7 @@ fn restart(world: &mut World) -> Result<(), String> {
         world.fleet.sim.count("a fleet started after a loss");
     }
     let (at, wall) = ((world.fleet.sim.place(), world.fleet.sim.place()), world.fleet.sim.wall());
-    world.history.operations.push(Operation::of_harness(0, Action::Restart, at, wall));
+    world.history.operations.push(Operation::new(0, Action::Restart, at, wall));
     world.fleet.sim.faults = Faults::default();
     // Messages under way when the fleet ended are lost.
     world.fleet.vanish();

@@ -28,31 +28,22 @@ pub(super) fn record_whole(
     let returned = world.fleet.sim.place();
     world.last_return = world.fleet.sim.now;
     let client = &world.clients[at.client];
-    let mut excuses = excuses_of_copies(world, at);
+    let mut excuses = Excuses::default();
+    // A read changes the access time without waiting for the fronts' copies of it.
+    excuses.set(Excuses::OLD_ATIME, client.front.is_some());
     excuses.set(Excuses::DAMAGED, world.may_be_refused(whole.invoked));
     let is_excused = world.fleet.incidents.excuse_calls(whole.invoked);
     excuses.set(Excuses::IO, outcome.answer == Err(Errno::EIO) && is_excused);
-    let operation = Operation {
-        process: world.clients[at.client].process_of(at.slot) + usize::from(whole.asked),
+    let process = client.process_of(at.slot) + usize::from(whole.asked);
+    world.history.operations.push(Operation {
         client: client.id,
         credentials: client.credentials.clone(),
-        action,
-        payload: Rc::from([]),
-        invoked: whole.invoked,
-        returned,
         hint: whole.invoked.midpoint(returned),
         window: Window { from: whole.from, to: world.fleet.sim.wall(), steps: false },
         excuses,
         outcome: Some(outcome),
-    };
-    world.history.operations.push(operation);
-}
-
-/// A read changes the access time without waiting for the fronts' copies of it.
-fn excuses_of_copies(world: &World, at: At) -> Excuses {
-    let mut excuses = Excuses::default();
-    excuses.set(Excuses::OLD_ATIME, world.clients[at.client].front.is_some());
-    excuses
+        ..Operation::new(process, action, (whole.invoked, returned), whole.from)
+    });
 }
 
 /// What the call is in the history. `None` for a call that consists of several requests.
@@ -142,7 +133,7 @@ pub(super) fn note_expelled(world: &mut World, cell: CellId, id: ClientId) {
     world.history.operations.push(Operation {
         client: id,
         credentials,
-        ..Operation::of_harness(process, action, (invoked, returned), wall)
+        ..Operation::new(process, action, (invoked, returned), wall)
     });
 }
 

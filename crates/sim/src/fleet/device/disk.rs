@@ -11,9 +11,11 @@ use std::rc::Rc;
 use hashbrown::HashMap;
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, Errno, Rng};
+use warren_disk::format::{FormatOptions, image};
 
 use super::sparse::Host;
 use crate::fixed::Fixed;
+use crate::simulation::wall::EPOCH;
 
 /// The unit that a device writes atomically.
 pub(crate) const SECTOR: usize = 512;
@@ -76,6 +78,24 @@ impl Disk {
         }
         disk.flush(disk.mark());
         disk
+    }
+
+    /// A new pool.
+    pub(crate) fn format(size_bytes: u64, shards: u16, log_bytes: u64, secret: u64) -> Self {
+        let options = FormatOptions {
+            size_bytes,
+            shards,
+            log_bytes,
+            uuid: [7; 16],
+            secret,
+            now: EPOCH,
+            uid: 0,
+            gid: 0,
+            label: String::new(),
+            reserved: false,
+            kept_percent: None,
+        };
+        Self::new(image(&options).expect("the options are sensible"))
     }
 
     /// Both are durable.
