@@ -6,9 +6,9 @@
 //! kernel <--notices-- recall <---------- AwaitRecall <----------------- cells
 //! ```
 //!
-//! The loop over the kernel's ABI is Warren's own (design 13.1). A mount has two processes: the
+//! The loop over the kernel's ABI is Warren's own. A mount has two processes: the
 //! *mount keeper* ([`keep_mount`]) holds everything that a front needs, and the *front* serves.
-//! When the front dies, the keeper starts the next one (decision 0007).
+//! When the front dies, the keeper starts the next one (decision 7).
 
 #![deny(unsafe_code)]
 

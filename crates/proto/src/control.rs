@@ -14,8 +14,8 @@ use crate::{Credentials, Rules, Wire};
 /// From the supervisor to a cell.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum Order {
-    /// A client with segments of this shape may send requests from now on. `acknowledged_leases` is
-    /// for a front (design 13.1).
+    /// A client with segments of this shape may send requests from now on. A front has
+    /// `acknowledged_leases`, because its kernel cannot read a lease word.
     Admit {
         client: ClientId,
         credentials: Credentials,

@@ -302,7 +302,7 @@ pub enum Request {
         seq: u32,
     },
     /// Waits for a recall of leases; `acknowledged` is the number of the last recall that took
-    /// effect (design 13.1: leases of a cache that cannot read a word). With `pages` it waits for
+    /// effect (decision 4: leases of a cache that cannot read a word). With `pages` it waits for
     /// recalls of page leases. They are a class of their own, because dropping pages waits for
     /// reads and writes that may wait for a recall of the other class. A client that has never
     /// waited with `pages` receives no recall of pages.

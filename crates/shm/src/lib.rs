@@ -1,9 +1,9 @@
 //! The memory that Warren's processes share: segments, slots, doorbells, rings, parking.
 //!
-//! The firewall (design section 3): every page has one writer, which alone maps it writable. So
-//! every protocol here has two halves, a writer over [`WriteMap`] and a reader over [`ReadMap`].
-//! Both halves are generic over [`Store`] and [`Load`], so that the models in `model.rs` run the
-//! same code under loom.
+//! The firewall: every page has one writer, which alone maps it writable. So every protocol here
+//! has two halves, a writer over [`WriteMap`] and a reader over [`ReadMap`]. Both halves are
+//! generic over [`Store`] and [`Load`], so that the models in `model.rs` run the same code under
+//! loom.
 //!
 //! Readers follow the careful reference protocol: they check range and alignment, load every word
 //! once, copy to private memory, and use only what passes the checks on the copy. Whatever a peer

@@ -1,4 +1,4 @@
-//! Free chunks that were lost with a cell, found by counting (design 10).
+//! Free chunks that were lost with a cell, found by counting (decision 10).
 //!
 //! The free chunks in a lost cell's pool are lost with it. Each cell reports with its part of a
 //! checkpoint which free chunks it has when it fixes its state (its *sample*), and how many

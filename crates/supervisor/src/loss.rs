@@ -1,4 +1,4 @@
-//! Lost cells and their successors (Hive's two barriers; design 12).
+//! Lost cells and their successors (Hive's two barriers; decision 10).
 //!
 //! ```text
 //! exit notice -> Lost to all living cells -> all acknowledge: no message of the lost cell is left

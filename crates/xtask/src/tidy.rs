@@ -10,6 +10,7 @@ mod capacity;
 mod circles;
 mod columns;
 mod commits;
+mod decisions;
 mod docs;
 mod exceptions;
 mod finding;
@@ -57,7 +58,8 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     findings.extend(docs::check_module_docs(&sources));
     findings.extend(docs::check_documents(root, &sources));
     findings.extend(docs::check_named_files(&files, &documents(root, &files)));
-    findings.extend(layers::check(&layers::manifests(root)?));
+    findings.extend(decisions::check(&sources, &documents(root, &files)));
+    findings.extend(layers::check(root, &layers::manifests(root)?));
     findings.extend(paths::check(root, &files));
     for finding in &findings {
         println!("{finding}");
@@ -75,6 +77,7 @@ fn excesses(root: &Path, files: &[PathBuf], sources: &[Source]) -> (Vec<Excess>,
     excesses.extend(length::check_shipped(sources));
     excesses.extend(columns::check(sources));
     excesses.extend(openings::check(sources));
+    excesses.extend(decisions::check_designs(sources));
     excesses.extend(wording::check(sources, &documents(root, files)));
     excesses.extend(capacity::check(&crates));
     let unreadable = unreadable

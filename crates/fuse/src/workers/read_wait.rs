@@ -8,7 +8,7 @@ use warren_runtime::Loads;
 use crate::channel::{Channel, Received};
 
 /// How long the reader polls. Longer polling takes more processor time from the program and the
-/// cell on a busy machine than it saves (design 3).
+/// cell on a busy machine than it saves.
 const SHORT: Duration = Duration::from_micros(5);
 
 /// How long it polls beside a cell that sleeps, while processors are idle: as long as it takes the

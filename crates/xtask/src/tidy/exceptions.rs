@@ -25,6 +25,8 @@ pub(super) enum Rule {
     Columns,
     /// Doc comments of a crate that begin as a fragment does.
     Openings,
+    /// Citations of a page that is not in the repository.
+    Citations,
     /// Words and names that we do not use, of a crate or of all documents.
     Words,
     /// Numbers of a file that limit something and have no name.
@@ -91,6 +93,7 @@ const KNOWN: &[Exception] = &[
     except(Rule::Columns, "base", 3),
     except(Rule::Columns, "log", 1),
     except(Rule::Columns, "shm", 1),
+    except(Rule::Citations, "cell", 10),
     except(Rule::Words, "mailbox", 1),
     except(Rule::Words, "shm", 1),
     except(Rule::Words, "xtask", 1),

@@ -1,5 +1,6 @@
 //! Arrows between crates point down: a crate depends only on crates before it in [`ORDER`], pure
-//! crates on pure ones, and the simulator on no driver.
+//! crates on pure ones, and the simulator on no driver. The table of crates in [`DOCUMENT`] has the
+//! imports of each.
 
 use std::path::{Path, PathBuf};
 
@@ -7,6 +8,9 @@ use anyhow::{Context, Result};
 
 use super::finding::Finding;
 use super::purity::PURE;
+
+/// The document with a table of crates.
+const DOCUMENT: &str = "docs/architecture.md";
 
 /// All crates, the bottom first, by directory.
 const ORDER: &[&str] = &[
@@ -29,7 +33,6 @@ const ORDER: &[&str] = &[
     "runtime",
     "interpose",
     "fuse",
-    "capi",
     "bench",
     "cli",
     "xtask",
@@ -61,6 +64,13 @@ impl Manifest {
         }
         Self { path, name: name.to_owned(), dependencies }
     }
+
+    /// The crates that it depends on, in their order.
+    fn imports(&self) -> String {
+        let depends = |name: &&&str| self.dependencies.iter().any(|other| other == **name);
+        let names: Vec<&str> = ORDER.iter().filter(depends).copied().collect();
+        if names.is_empty() { "nothing of ours".to_owned() } else { names.join(", ") }
+    }
 }
 
 pub(super) fn manifests(root: &Path) -> Result<Vec<Manifest>> {
@@ -77,8 +87,38 @@ pub(super) fn manifests(root: &Path) -> Result<Vec<Manifest>> {
     Ok(manifests)
 }
 
-pub(super) fn check(manifests: &[Manifest]) -> Vec<Finding> {
-    manifests.iter().flat_map(check_manifest).collect()
+pub(super) fn check(root: &Path, manifests: &[Manifest]) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = manifests.iter().flat_map(check_manifest).collect();
+    match std::fs::read_to_string(root.join(DOCUMENT)) {
+        Ok(text) => findings.extend(check_document(&text, manifests)),
+        Err(error) => {
+            let what = format!("cannot be read: {error}");
+            findings.push(Finding::fault(Path::new(DOCUMENT), 0, what));
+        }
+    }
+    findings
+}
+
+/// The rows of the document's table of crates whose last column is not what the crate depends on,
+/// and crates without a row.
+fn check_document(text: &str, manifests: &[Manifest]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for manifest in manifests {
+        let start = format!("| `{}` | ", manifest.name);
+        let row = text.lines().enumerate().find(|(_, line)| line.starts_with(&start));
+        let Some((at, row)) = row else {
+            let what = format!("has no row for the crate {}", manifest.name);
+            findings.push(Finding::fault(Path::new(DOCUMENT), 0, what));
+            continue;
+        };
+        let column = row.trim_end_matches([' ', '|']).rsplit(" | ").next().unwrap_or_default();
+        let imports = manifest.imports();
+        if column != imports {
+            let what = format!("{} imports {imports}", manifest.name);
+            findings.push(Finding::fault(Path::new(DOCUMENT), at + 1, what));
+        }
+    }
+    findings
 }
 
 fn check_manifest(manifest: &Manifest) -> Vec<Finding> {
@@ -115,7 +155,7 @@ mod tests {
     fn findings(name: &str, dependencies: &str) -> Vec<String> {
         let text = format!("[package]\nname = \"x\"\n[dependencies]\n{dependencies}\n");
         let manifest = Manifest::parse("crates/x/Cargo.toml".into(), name, &text);
-        check(&[manifest]).into_iter().map(|finding| finding.what).collect()
+        check_manifest(&manifest).into_iter().map(|finding| finding.what).collect()
     }
 
     #[test]
@@ -143,6 +183,19 @@ mod tests {
     fn tests_may_depend_on_anything() {
         let text = "[dev-dependencies]\nwarren-cell.workspace = true\n";
         let manifest = Manifest::parse("crates/disk/Cargo.toml".into(), "disk", text);
-        assert!(check(&[manifest]).is_empty());
+        assert!(check_manifest(&manifest).is_empty());
+    }
+
+    #[test]
+    fn the_document_names_the_imports_of_each_crate() {
+        let text = "[dependencies]\nwarren-disk.workspace = true\nwarren-base.workspace = true\n";
+        let manifest = |name| Manifest::parse("crates/x/Cargo.toml".into(), name, text);
+        let manifests = [manifest("cell"), manifest("client"), manifest("sim")];
+        let table = "| `cell` | a | b | base, disk |\n| `client` | a | b | base |\n";
+        let found = check_document(table, &manifests).into_iter().map(|it| (it.line, it.what));
+        let found: Vec<(usize, String)> = found.collect();
+        assert_eq!(found[0], (2, "client imports base, disk".to_owned()));
+        assert_eq!(found[1], (0, "has no row for the crate sim".to_owned()));
+        assert_eq!(found.len(), 2);
     }
 }

@@ -31,6 +31,7 @@ fn title(rule: Rule) -> &'static str {
         Rule::Lines => "long files",
         Rule::Columns => "wide comments",
         Rule::Openings => "fragments in doc comments",
+        Rule::Citations => "citations of a missing page",
         Rule::Words => "words",
         Rule::Capacities => "numbers without a name",
     }
@@ -38,7 +39,7 @@ fn title(rule: Rule) -> &'static str {
 
 fn lines(excess: &Excess) -> Vec<String> {
     match excess.rule {
-        Rule::Words | Rule::Openings | Rule::Columns => counts(excess),
+        Rule::Words | Rule::Citations | Rule::Openings | Rule::Columns => counts(excess),
         Rule::Circles => excess.found.iter().map(|it| it.what.replace("\n", "\n    ")).collect(),
         Rule::Fields | Rule::Methods | Rule::Lines | Rule::Capacities => {
             excess.found.iter().map(ToString::to_string).collect()
