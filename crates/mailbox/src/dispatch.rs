@@ -1,16 +1,11 @@
 //! The order in which a process takes its messages (fos thesis section 3.3).
 //!
 //! Replies first, because they finish work; then peers' requests, because a task of the peer waits
-//! for them; then clients' requests, the user first that has used the least time ([`Turns`]). At
-//! the limit of live tasks no new requests are handed out. This puts back-pressure on the senders:
-//! their queues fill up, and a push returns `Full`.
-//!
-//! Invariants:
-//! * A reply is always handed out, however many tasks are live.
-//! * Live tasks of peers and of clients are counted apart, so a flood of clients never delays a
-//!   peer's request. Two cells whose clients wait for each other both make progress.
-//! * A request is live from `take_next` until `finished`, however short it was; or the driver sets
-//!   the number of live tasks with `set_live`.
+//! for them; then clients' requests, the user first that has used the least time ([`Turns`]). The
+//! driver decides which users may go on, and leaves requests queued if none may. This puts
+//! back-pressure on the senders: the queues fill up, and a push returns `Full`. Replies and peers'
+//! requests are always handed out, so two cells whose clients wait for each other both make
+//! progress.
 
 use std::time::Duration;
 
@@ -18,14 +13,7 @@ use warren_base::{BoundedQueue, Full, Instant};
 
 use crate::turns::{Next, Sender, Turns};
 
-/// The sender of the request that a task serves.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Origin {
-    Peer,
-    Client,
-}
-
-/// The next work. `Peer` and `Client` must be followed by [`Dispatch::finished`].
+/// The next work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Work<R, P, C> {
     Reply(R),
@@ -33,16 +21,12 @@ pub enum Work<R, P, C> {
     Client(C),
 }
 
-/// The limits of queues and of live tasks. None is zero.
+/// The limits of queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DispatchLimits {
     pub replies_queued: usize,
     pub peers_queued: usize,
     pub clients_queued: usize,
-    /// Tasks for peers that may be live at once.
-    pub peer_tasks: usize,
-    /// Tasks for clients that may be live at once.
-    pub client_tasks: usize,
 }
 
 impl Default for DispatchLimits {
@@ -50,13 +34,7 @@ impl Default for DispatchLimits {
     /// replies.
     fn default() -> Self {
         let tasks = warren_base::limits::TASKS_MAX;
-        Self {
-            replies_queued: 2 * tasks,
-            peers_queued: tasks,
-            clients_queued: tasks,
-            peer_tasks: tasks,
-            client_tasks: tasks,
-        }
+        Self { replies_queued: 2 * tasks, peers_queued: tasks, clients_queued: tasks }
     }
 }
 
@@ -67,29 +45,6 @@ pub struct Dispatch<R, P, C> {
     peers: BoundedQueue<P>,
     clients: Turns<C>,
     clients_queued_max: usize,
-    peer_tasks: LiveTasks,
-    client_tasks: LiveTasks,
-}
-
-#[derive(Clone)]
-struct LiveTasks {
-    live: usize,
-    limit: usize,
-}
-
-impl LiveTasks {
-    fn new(limit: usize) -> Self {
-        assert!(limit > 0);
-        Self { live: 0, limit }
-    }
-
-    fn room(&self) -> usize {
-        self.limit.saturating_sub(self.live)
-    }
-
-    fn has_room(&self) -> bool {
-        self.live < self.limit
-    }
 }
 
 impl<R, P, C> Dispatch<R, P, C> {
@@ -99,8 +54,6 @@ impl<R, P, C> Dispatch<R, P, C> {
             peers: BoundedQueue::new(limits.peers_queued),
             clients: Turns::default(),
             clients_queued_max: limits.clients_queued,
-            peer_tasks: LiveTasks::new(limits.peer_tasks),
-            client_tasks: LiveTasks::new(limits.client_tasks),
         }
     }
 
@@ -120,30 +73,14 @@ impl<R, P, C> Dispatch<R, P, C> {
         Ok(())
     }
 
-    /// The next work, if any can be done.
-    pub fn take_next(&mut self) -> Option<Work<R, P, C>> {
-        let urgent = self.take_urgent();
-        if urgent.is_some() {
-            return urgent;
-        }
-        if !self.client_tasks.has_room() {
-            return None;
-        }
-        let Next { request, .. } = self.clients.pop(|_| true, |_| false)?;
-        self.client_tasks.live += 1;
-        Some(Work::Client(request))
-    }
-
     /// The work before any client's request: a reply or a peer's request.
-    pub fn take_urgent(&mut self) -> Option<Work<R, P, C>> {
-        if let Some(reply) = self.replies.pop() {
-            return Some(Work::Reply(reply));
-        }
-        pop_within(&mut self.peers, &mut self.peer_tasks).map(Work::Peer)
+    #[inline]
+    pub fn take_urgent<T>(&mut self) -> Option<Work<R, P, T>> {
+        self.replies.pop().map(Work::Reply).or_else(|| self.peers.pop().map(Work::Peer))
     }
 
-    /// The next request of a user that may go on, whatever the number of live tasks, or an exempt
-    /// request (it ends tasks). For a driver that counts live tasks itself. See [`Turns::pop`].
+    /// The next request of a user that may go on, or an exempt request (it ends tasks). See
+    /// [`Turns::pop`].
     #[inline]
     pub fn take_client(
         &mut self,
@@ -176,49 +113,6 @@ impl<R, P, C> Dispatch<R, P, C> {
         self.clients.rest();
     }
 
-    /// Sets the number of live tasks, for a driver that counts them itself instead of calling
-    /// [`Self::finished`].
-    pub fn set_live(&mut self, origin: Origin, live: usize) {
-        match origin {
-            Origin::Peer => self.peer_tasks.live = live,
-            Origin::Client => self.client_tasks.live = live,
-        }
-    }
-
-    /// The number of requests of this origin that may be handed out before one must finish.
-    pub fn room(&self, origin: Origin) -> usize {
-        match origin {
-            Origin::Peer => self.peer_tasks.room(),
-            Origin::Client => self.client_tasks.room(),
-        }
-    }
-
-    /// A request from `take_next` has been answered, or given up.
-    pub fn finished(&mut self, origin: Origin) {
-        let tasks = match origin {
-            Origin::Peer => &mut self.peer_tasks,
-            Origin::Client => &mut self.client_tasks,
-        };
-        assert!(tasks.live > 0, "a task finished that was not live");
-        tasks.live -= 1;
-    }
-
-    /// Requests handed out and not finished.
-    pub fn live(&self, origin: Origin) -> usize {
-        match origin {
-            Origin::Peer => self.peer_tasks.live,
-            Origin::Client => self.client_tasks.live,
-        }
-    }
-
-    /// Whether requests of this origin wait for live tasks to finish.
-    pub fn is_pressed(&self, origin: Origin) -> bool {
-        match origin {
-            Origin::Peer => !self.peer_tasks.has_room() && !self.peers.is_empty(),
-            Origin::Client => !self.client_tasks.has_room() && !self.clients.is_empty(),
-        }
-    }
-
     /// Whether more replies can be queued.
     pub fn takes_replies(&self) -> bool {
         !self.replies.is_full()
@@ -239,45 +133,39 @@ impl<R, P, C> Dispatch<R, P, C> {
         self.clients.len()
     }
 
-    /// Whether nothing is queued. Live tasks do not count.
+    /// Whether nothing is queued.
     pub fn is_empty(&self) -> bool {
         self.replies.is_empty() && self.peers.is_empty() && self.clients.is_empty()
     }
 }
 
-#[inline]
-fn pop_within<T>(queue: &mut BoundedQueue<T>, tasks: &mut LiveTasks) -> Option<T> {
-    if !tasks.has_room() {
-        return None;
-    }
-    let request = queue.pop()?;
-    tasks.live += 1;
-    Some(request)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_base::{ClientId, Rng};
+    use warren_base::ClientId;
 
     type Numbers = Dispatch<u32, u32, u32>;
 
     const ANYONE: Sender = Sender { uid: 7, client: ClientId(1) };
 
-    fn limits(peer_tasks: usize, client_tasks: usize) -> DispatchLimits {
-        let (replies_queued, peers_queued, clients_queued) = (4, 4, 4);
-        DispatchLimits { replies_queued, peers_queued, clients_queued, peer_tasks, client_tasks }
+    fn dispatch() -> Numbers {
+        Dispatch::new(DispatchLimits { replies_queued: 4, peers_queued: 4, clients_queued: 4 })
+    }
+
+    fn next(dispatch: &mut Numbers) -> Option<Work<u32, u32, u32>> {
+        let client = |dispatch: &mut Numbers| dispatch.take_client(|_| true, |_| false);
+        dispatch.take_urgent().or_else(|| Some(Work::Client(client(dispatch)?.request)))
     }
 
     #[test]
     fn replies_then_peers_then_clients() {
-        let mut dispatch = Numbers::new(limits(9, 9));
+        let mut dispatch = dispatch();
         dispatch.push_client(ANYONE, 5).unwrap();
         dispatch.push_client(ANYONE, 6).unwrap();
         dispatch.push_peer(3).unwrap();
         dispatch.push_reply(1).unwrap();
         dispatch.push_reply(2).unwrap();
-        let order: Vec<_> = std::iter::from_fn(|| dispatch.take_next()).collect();
+        let order: Vec<_> = std::iter::from_fn(|| next(&mut dispatch)).collect();
         let expected =
             [Work::Reply(1), Work::Reply(2), Work::Peer(3), Work::Client(5), Work::Client(6)];
         assert_eq!(order, expected);
@@ -285,88 +173,35 @@ mod tests {
     }
 
     #[test]
-    fn live_tasks_press_back_but_not_on_replies_or_peers() {
-        let mut dispatch = Numbers::new(limits(1, 2));
+    fn full_queues_press_back_each_on_its_own_senders() {
+        let mut dispatch = dispatch();
         for request in 0..4 {
             dispatch.push_client(ANYONE, request).unwrap();
         }
         assert_eq!(dispatch.push_client(ANYONE, 4), Err(Full(4)));
-        assert_eq!(dispatch.take_next(), Some(Work::Client(0)));
-        assert_eq!(dispatch.take_next(), Some(Work::Client(1)));
-        assert_eq!(dispatch.take_next(), None);
-        assert!(dispatch.is_pressed(Origin::Client) && !dispatch.is_pressed(Origin::Peer));
-        dispatch.push_peer(10).unwrap();
-        dispatch.push_peer(11).unwrap();
-        assert_eq!(dispatch.take_next(), Some(Work::Peer(10)));
-        assert_eq!(dispatch.take_next(), None, "peers have a limit too");
-        dispatch.push_reply(20).unwrap();
-        assert_eq!(dispatch.take_next(), Some(Work::Reply(20)));
-        dispatch.finished(Origin::Peer);
-        assert_eq!(dispatch.take_next(), Some(Work::Peer(11)));
-        dispatch.finished(Origin::Client);
-        assert_eq!(dispatch.take_next(), Some(Work::Client(2)));
-    }
-
-    /// Two cells flooded by clients whose every request needs the other cell: there is no deadlock.
-    #[test]
-    fn flooded_cells_that_need_each_other_go_on() {
-        let mut rng = Rng::new(9);
-        let mut cells = [Numbers::new(limits(1, 2)), Numbers::new(limits(1, 2))];
-        let (mut answered, mut offered) = (0, 0);
-        // Client tasks of each cell whose request to the other has not been accepted yet.
-        let mut unsent: [Vec<u32>; 2] = [vec![], vec![]];
-        for _ in 0..20_000 {
-            let here = rng.below(2) as usize;
-            let there = 1 - here;
-            while cells[here].push_client(ANYONE, offered).is_ok() {
-                offered += 1;
-            }
-            while let Some(&request) = unsent[here].last() {
-                if cells[there].push_peer(request).is_err() {
-                    break;
-                }
-                unsent[here].pop();
-            }
-            match cells[here].take_next() {
-                Some(Work::Client(request)) => unsent[here].push(request),
-                Some(Work::Peer(request)) => {
-                    cells[there].push_reply(request).unwrap();
-                    cells[here].finished(Origin::Peer);
-                }
-                Some(Work::Reply(_)) => {
-                    cells[here].finished(Origin::Client);
-                    answered += 1;
-                }
-                None => {}
-            }
-            assert!(cells[here].live(Origin::Client) <= 2);
+        assert!(dispatch.takes_peers() && dispatch.takes_replies());
+        for request in 0..4 {
+            dispatch.push_peer(request).unwrap();
+            dispatch.push_reply(request).unwrap();
         }
-        assert!(answered > 4000, "{answered}");
+        assert!(!dispatch.takes_peers() && !dispatch.takes_replies());
+        assert_eq!(dispatch.push_peer(4), Err(Full(4)));
+        assert_eq!(dispatch.push_reply(4), Err(Full(4)));
+        assert_eq!(next(&mut dispatch), Some(Work::Reply(0)));
+        assert!(dispatch.takes_replies() && !dispatch.takes_peers());
     }
 
     #[test]
-    #[should_panic(expected = "not live")]
-    fn finishing_what_was_not_live_is_our_own_mistake() {
-        Numbers::new(DispatchLimits::default()).finished(Origin::Peer);
-    }
-
-    #[test]
-    fn a_count_from_outside_presses_and_a_request_taken_by_user_makes_nothing_live() {
-        let mut dispatch = Numbers::new(limits(1, 2));
+    fn requests_of_users_that_may_not_go_on_stay_queued() {
+        let mut dispatch = dispatch();
         let other = Sender { uid: 8, ..ANYONE };
-        for (sender, request) in [(ANYONE, 1), (ANYONE, 2), (other, 3)] {
+        for (sender, request) in [(ANYONE, 1), (other, 3)] {
             dispatch.push_client(sender, request).unwrap();
         }
-        dispatch.set_live(Origin::Client, 5);
-        assert_eq!((dispatch.take_next(), dispatch.room(Origin::Client)), (None, 0));
         let taken = dispatch.take_client(|uid| uid == 8, |_| false);
         assert_eq!(taken, Some(Next { uid: 8, request: 3, is_exempt: false }));
         assert_eq!(dispatch.take_client(|uid| uid == 8, |_| false), None);
-        assert_eq!(dispatch.live(Origin::Client), 5);
-        dispatch.set_live(Origin::Client, 1);
-        assert_eq!(dispatch.room(Origin::Client), 1);
-        assert_eq!(dispatch.take_urgent(), None);
-        assert_eq!(dispatch.take_next(), Some(Work::Client(1)));
-        assert_eq!(dispatch.live(Origin::Client), 2);
+        assert_eq!(dispatch.clients_queued(), 1);
+        assert_eq!(next(&mut dispatch), Some(Work::Client(1)));
     }
 }

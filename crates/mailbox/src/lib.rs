@@ -19,7 +19,7 @@ mod shares;
 mod turns;
 
 pub use capability::{Capability, CapabilityList, Mint, Refused, Uses};
-pub use dispatch::{Dispatch, DispatchLimits, Origin, Work};
+pub use dispatch::{Dispatch, DispatchLimits, Work};
 pub use name::{BadName, Name};
 pub use registry::{RegisterError, RegistrationId, Registry, Resolution, ResolveError};
 pub use turns::{Next, Sender};

@@ -31,7 +31,7 @@ use warren_base::budget::{ROOT, may_take, reserve_of};
 use warren_base::limits::{SLOTS_MAX, TASKS_MAX};
 use warren_base::{CellId, Instant};
 use warren_cell::{PeerMessage, SlotRef};
-use warren_mailbox::{Dispatch, DispatchLimits, Next as Taken, Origin, Sender, Work as Next};
+use warren_mailbox::{Dispatch, DispatchLimits, Next as Taken, Sender, Work as Next};
 use warren_proto::{Capabilities, Request};
 use warren_supervisor::ADMISSIONS_MAX;
 
@@ -140,12 +140,7 @@ impl Intake {
     /// their own cells bound them.
     #[inline]
     pub(super) fn next_urgent(&mut self) -> Option<Work> {
-        self.dispatch.set_live(Origin::Peer, 0);
-        Some(match self.dispatch.take_urgent()? {
-            Next::Reply(completion) => Next::Reply(completion),
-            Next::Peer(request) => Next::Peer(request),
-            Next::Client(_) => unreachable!("clients' requests are taken by user"),
-        })
+        self.dispatch.take_urgent()
     }
 
     /// The next work at this time, while `live` tasks are live.
