@@ -39,7 +39,7 @@ pub struct Pool {
     pub blocks: Blocks,
     /// Nodes, children before parents, each with the place of its checksum above it.
     nodes: Vec<(BlockNo, BlockNo, usize)>,
-    /// What may be changed.
+    /// The blocks that may be changed.
     targets: Vec<BlockNo>,
 }
 

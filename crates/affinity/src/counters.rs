@@ -1,5 +1,5 @@
-//! How often and how long each kind of affinity ran. The share of time in coarse ones limits the
-//! number of cores that a cell can use.
+//! The number of runs of each kind of affinity, and the time that they took. The share of time in
+//! coarse ones limits the number of cores that a cell can use.
 
 use std::time::Duration;
 

@@ -34,7 +34,8 @@ pub struct Limits {
     pub messages: u32,
     /// Messages that an affinity may run at a time while others wait.
     pub quantum: u32,
-    /// How often the head of the FIFO is passed over before other affinities are held back.
+    /// The number of times that the head of the FIFO is passed over before other affinities are
+    /// held back.
     pub passes: u32,
     /// Waiting affinities that `next` examines before it returns `None`.
     pub scan: u32,
@@ -94,7 +95,7 @@ pub struct Scheduler<M> {
     head: NodeNo,
     tail: NodeNo,
     running: u32,
-    /// How often the present head was passed over.
+    /// The number of times that the present head was passed over.
     passed: u32,
     counters: Counters,
 }

@@ -6,7 +6,7 @@ use bitflags::bitflags;
 pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute of a directory that holds the list which new files in it inherit.
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
-/// What a program may do, which a change of the file's data or owner removes.
+/// The capabilities of a program. A change of the file's data or owner removes them.
 pub const CAPABILITY: &[u8] = b"security.capability";
 
 bitflags! {

@@ -15,7 +15,7 @@
 
 use crate::{Ino, ShardId};
 
-/// How a pool numbers its inodes for programs. The default is the numbers that are stored.
+/// The numbering of a pool's inodes for programs. The default shows the stored numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct InodeNumbers {
     /// The bits of a shard in a dense number. `None`: programs see the [`Ino`].

@@ -50,7 +50,7 @@ const VICTIM_UID: u32 = 61_002;
 const SAMPLES_MIN: usize = 100;
 const PERIOD_MAX: Duration = Duration::from_secs(1);
 
-/// How long operations are executed before they count.
+/// The time for which operations are executed before they count.
 const WARM_UP: Duration = Duration::from_millis(5);
 
 /// The pause after an attack, in which the cell finishes what the attack has left: no request tells

@@ -57,7 +57,7 @@ pub struct ClientsOptions {
     pub rounds: u32,
     /// Calls of a batch.
     pub calls: u32,
-    /// How long the idle fleet is watched.
+    /// The time for which the idle fleet is watched.
     pub watch: Duration,
 }
 
@@ -249,7 +249,7 @@ fn results(times: &[Times]) -> (Vec<NullBeside>, Vec<AdmissionBeside>) {
     (null.collect(), admission.collect())
 }
 
-/// What all idle clients take, beside what the fleet takes without them.
+/// Measures the resources that all idle clients take, beyond those of the fleet without them.
 fn measure_footprint(
     crowd: &mut Crowd,
     processes: &Processes,

@@ -1,5 +1,5 @@
-//! What the results rest on: the time of a system call, of a cache line from core to core, and of a
-//! wake-up.
+//! The costs that the results rest on: the time of a system call, of a cache line from core to
+//! core, and of a wake-up.
 
 use std::fmt;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! What a benchmark stands on: a temporary pool, a fleet that serves it, directories on other file
+//! The ground of a benchmark: a temporary pool, a fleet that serves it, directories on other file
 //! systems. Everything is gone when the values are dropped, also after an error or a signal (which
 //! the benchmark looks for between batches).
 
@@ -83,7 +83,7 @@ impl Drop for Interruption {
     }
 }
 
-/// How the temporary pool is made.
+/// The options with which the temporary pool is made.
 pub(crate) fn format_options() -> FormatOptions {
     FormatOptions {
         size_bytes: POOL_BYTES,

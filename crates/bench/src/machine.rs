@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{BenchError, system};
 
-/// What a result was measured on.
+/// The machine on which a result was measured.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
     pub processor: String,

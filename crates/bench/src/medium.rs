@@ -29,7 +29,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::{BenchError, system};
 use crate::ground::{POOL_BYTES, Scratch};
 
-/// How long another process may have a device open that is being removed: udev or a cell that ends.
+/// The longest time for which another process (udev, or a cell that ends) may have a device open
+/// that is being removed.
 const STILL_IN_USE: Duration = Duration::from_secs(10);
 
 /// Bytes written to the bare device, round and round.

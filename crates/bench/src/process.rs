@@ -21,11 +21,11 @@ use crate::ground::Interruption;
 /// arguments are the program and those of the program.
 pub(crate) const ROLE_TIED: &str = "__bench-tied";
 
-/// How long a process may take to end after SIGTERM.
+/// The time in which a process must end after SIGTERM.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const END_POLL: Duration = Duration::from_millis(2);
 
-/// How often a signal is looked for while a program works.
+/// The interval between two checks for a signal while a program works.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Reply lines are short.
@@ -163,7 +163,7 @@ pub(crate) fn children(process: u32) -> Result<Vec<u32>, BenchError> {
     Ok(numbers.filter(is_child).collect())
 }
 
-/// How a program has ended.
+/// The end of a program.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Well,

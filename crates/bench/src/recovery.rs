@@ -43,8 +43,8 @@ const FILE_BYTES: usize = 3000;
 /// all others.
 const FILES_A_SYNC: u32 = 4;
 
-/// How long clients are observed while they make links: before the kill, and from the first answer
-/// of the killed cell's successor on.
+/// The time for which clients are observed while they make links: before the kill, and from the
+/// first answer of the killed cell's successor on.
 const OBSERVED: Duration = Duration::from_millis(200);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,7 +72,7 @@ pub struct RecoveryReport {
     pub fleet: FleetDeath,
 }
 
-/// What had been logged since the last checkpoint.
+/// The records that were logged since the last checkpoint.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Load {
     pub files: u64,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// What is reported of many batches, in nanoseconds a call.
+/// The figures of many batches, in nanoseconds a call.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Figures {
     pub median_ns: f64,

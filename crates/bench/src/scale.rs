@@ -96,7 +96,7 @@ pub struct Scaled {
     pub subjects: Vec<Curve>,
 }
 
-/// How one contender copes with more programs.
+/// The throughput of one contender with more and more programs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Curve {
     pub name: ContenderName,

@@ -47,7 +47,8 @@ pub struct SpaceOptions {
     pub sizes: Vec<u64>,
     /// Sizes of Warren's fleets.
     pub cells: Vec<u16>,
-    /// How long files come and go in each size, on the first of the fleets. Zero: not at all.
+    /// The time for which files come and go in each size, on the first of the fleets. Zero leaves
+    /// this out.
     pub churn: Duration,
 }
 

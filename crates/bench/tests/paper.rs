@@ -29,8 +29,8 @@ fn main() -> ExitCode {
     )
 }
 
-/// What does not depend on the speed of the machine. A corrupted pointer may have any effect on the
-/// fleet of which it is.
+/// Checks the results that do not depend on the speed of the machine. A corrupted pointer may have
+/// any effect on the fleet of which it is.
 fn faults_of_hive_are_contained(options: &HiveOptions) {
     let report = run(options).expect("a report");
     print!("{report}");

@@ -87,7 +87,7 @@ pub(crate) enum Task {
     Bench(Bench),
 }
 
-/// How many cells a fleet may have.
+/// The numbers of cells that a fleet may have.
 pub(crate) const CELLS: RangeInclusive<u16> = 1..=CELLS_MAX as u16;
 
 /// The options of a fleet's start.
@@ -122,7 +122,7 @@ pub(crate) struct Powers {
     pub dev: bool,
 }
 
-/// How the command of `run` uses the mount.
+/// The options for the way in which the command of `run` uses the mount.
 #[derive(Args)]
 pub(crate) struct Interpose {
     /// Do not load the library that answers calls by path without the kernel (LD_PRELOAD)
@@ -313,7 +313,7 @@ pub(crate) struct Sim {
     /// The first seed
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// How many seeds, one after the other
+    /// Number of seeds, one after the other
     #[arg(long, default_value_t = 1, value_name = "COUNT")]
     pub seeds: u64,
     /// Operations a seed [default: 500]

@@ -37,7 +37,7 @@ struct Dependence {
     cells: Vec<NeededCell>,
     /// The last parts of the path, if their directory is not served.
     unknown: Vec<String>,
-    /// How many cells the fleet has.
+    /// The number of the fleet's cells.
     of: usize,
 }
 

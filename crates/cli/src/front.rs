@@ -35,11 +35,11 @@ const TIED: &str = "tied";
 const FREE: &str = "free";
 const OPTIONS: &str = "options=";
 
-/// How long a mount keeper may take to report. It waits for its admission for 30 s at most, and for
-/// its front as long.
+/// The time in which a mount keeper must report. It waits for its admission for 30 s at most, and
+/// for its front as long.
 const REPORT_MAX: Duration = Duration::from_secs(60);
 
-/// How long a killed process may take to end.
+/// The time in which a killed process must end.
 const END_WAIT: Duration = Duration::from_secs(5);
 
 /// Whether a mount ends with the process that started it.

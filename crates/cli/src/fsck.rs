@@ -37,7 +37,7 @@ use report::{Logs, Mends, Outcome};
 /// Neighbouring blocks that are written at once.
 const RUN_BLOCKS: usize = 256;
 
-/// How a repair is decided.
+/// The way in which a repair is decided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Consent {
     /// `-n`

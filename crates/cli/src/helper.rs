@@ -70,7 +70,7 @@ struct UmountHelper {
     directory: PathBuf,
 }
 
-/// What both helpers are given.
+/// The arguments that both helpers are given.
 #[derive(Args)]
 struct Shared {
     /// Do not note the mount's helper for umount(8)

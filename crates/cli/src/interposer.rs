@@ -11,7 +11,7 @@ use crate::failure::Failure;
 
 const REPORT: &str = "WARREN_REPORT";
 
-/// What the command's environment has for the library.
+/// The variables that the command's environment has for the library.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Variables {
     library: Option<PathBuf>,

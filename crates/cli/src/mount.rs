@@ -12,7 +12,7 @@ use crate::front::{self, Tie};
 use crate::mount_options::{FleetWords, MountWords, Unknown};
 use crate::{remount, serve, size};
 
-/// How long to wait for a fleet that another process is starting or stopping.
+/// The longest wait for a fleet that another process is starting or stopping.
 const OTHERS_TIMEOUT: Duration = Duration::from_secs(10);
 const OTHERS_POLL: Duration = Duration::from_millis(20);
 
@@ -41,7 +41,7 @@ pub(crate) struct Wish<'a> {
     pub ends_with_mounts: bool,
 }
 
-/// What [`mount`] checks before it starts anything.
+/// Makes the checks of [`mount`] before it starts anything.
 pub(crate) fn check(pool: &Path, directory: &Path, is_remount: bool) -> Result<(), Failure> {
     if is_remount {
         return crate::unmount::mounted_at(directory).map(drop);

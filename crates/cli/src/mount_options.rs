@@ -14,7 +14,7 @@ use crate::arguments::Powers;
 use crate::failure::{CODE_USAGE, Failure};
 use crate::{clients, size};
 
-/// What a list of options asks for.
+/// The words of a list of options, decoded.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct MountWords {
     /// The flags of the mount. NOSUID and NODEV unless `suid` and `dev` are given.
@@ -38,7 +38,7 @@ pub(crate) struct FleetWords {
     pub log: Option<Target>,
 }
 
-/// What becomes of an unknown word.
+/// The treatment of an unknown word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unknown {
     Refused,
@@ -194,7 +194,7 @@ impl MountWords {
         self
     }
 
-    /// What only root may give to a mount.
+    /// The powers that only root may give to a mount.
     pub(crate) fn powers(&self) -> Powers {
         let has = |flag| !self.flags.contains(flag);
         Powers { suid: has(MountFlags::NOSUID), dev: has(MountFlags::NODEV) }

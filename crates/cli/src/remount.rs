@@ -15,7 +15,7 @@ use crate::failure::{CODE_FAILURE, CODE_PERMISSION, CODE_USAGE, Failure};
 use crate::mount_options::MountWords;
 use crate::unmount::mounted_at;
 
-/// How long the fleet may take to know the new options.
+/// The time in which the fleet must know the new options.
 const KNOWN_TIMEOUT: Duration = Duration::from_secs(5);
 const KNOWN_POLL: Duration = Duration::from_millis(2);
 
@@ -32,7 +32,7 @@ const SHOWN: [(&str, MountFlags); 9] = [
     ("sync", MountFlags::SYNCHRONOUS),
 ];
 
-/// What a remount cannot give.
+/// The options that a remount cannot give.
 const AT_MOUNTING: [(&str, MountFlags); 3] = [
     ("suid", MountFlags::NOSUID),
     ("dev", MountFlags::NODEV),

@@ -66,10 +66,10 @@ const PASSED_ON: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2]
 /// some time after the first.
 const GROUP_KILL_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a guard that a signal has stopped stays so.
+/// The time for which a guard that a signal has stopped stays so.
 const RESUME_PAUSE: Duration = Duration::from_millis(250);
 
-/// How long killed processes may take to end. One that waits for a device may take longer.
+/// The time in which killed processes must end. One that waits for a device may take longer.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 const KILL_POLL: Duration = Duration::from_millis(2);
 
@@ -192,7 +192,7 @@ impl Starter {
     }
 }
 
-/// What the guard needs while the command runs.
+/// The state that the guard needs while the command runs.
 struct Guarded {
     starter: Starter,
     signals: Signals,

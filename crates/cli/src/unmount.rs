@@ -20,11 +20,11 @@ use warren_runtime::{ErrorKind, FleetError, StopOptions, control};
 use crate::arguments::Umount;
 use crate::failure::{CODE_FAILURE, CODE_IN_USE, CODE_NOT_FOUND, CODE_PERMISSION, Failure};
 
-/// How long the process of a mount may take to end. A mount that is also in another namespace, or
+/// The time in which the process of a mount must end. A mount that is also in another namespace, or
 /// bound to another place, does not end.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 const LEAVE_POLL: Duration = Duration::from_millis(5);
-/// How often a fleet is asked whose supervisor dies meanwhile.
+/// The number of requests to a fleet whose supervisor dies meanwhile.
 const STOPS_MAX: usize = 16;
 
 pub(crate) fn perform(arguments: &Umount) -> Result<ExitCode, Failure> {

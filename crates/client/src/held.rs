@@ -84,7 +84,7 @@ pub trait Marks {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Held(pub u32);
 
-/// What an entry has copied.
+/// The copies that an entry has.
 #[derive(Clone, Debug)]
 pub struct Copied {
     version: u64,
@@ -104,7 +104,7 @@ pub enum Data {
     In(u32),
 }
 
-/// What stands in the way of a new handle of an inode.
+/// The room for a new handle of an inode, or what must be closed for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Room {
     /// Nothing.

@@ -22,7 +22,7 @@ const BROUGHT_PER_USE: u32 = 8;
 /// All numbers are halved when one reaches this, so that what is old counts less.
 const NUMBERS_MAX: u32 = 1 << 14;
 
-/// What has happened in one directory.
+/// The look-ups in one directory, and the names that they brought.
 #[derive(Clone, Copy, Debug)]
 struct Scan {
     dir: Ino,

@@ -80,7 +80,8 @@ impl KeptRecords {
         out
     }
 
-    /// How many blocks such records fill whose first block this is; `None` if it is none.
+    /// The number of blocks that such records fill, by their first block. `None` if it is no first
+    /// block.
     pub fn blocks(first: &[u8]) -> Option<u64> {
         let mut take = Take::new(first);
         let (magic, _, _) = (take.u32()?, take.u32()?, take.array::<12>()?);

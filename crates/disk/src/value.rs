@@ -76,7 +76,7 @@ pub enum Value {
     Shared(Box<[SharedRun]>),
 }
 
-/// What a shard owes to the unwritten extents of its files: so many blocks, in so many extents.
+/// The debt of a shard to the unwritten extents of its files: so many blocks, in so many extents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Owed {
     pub blocks: u64,

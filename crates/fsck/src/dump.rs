@@ -23,7 +23,7 @@ const BYTES_A_LINE: usize = 32;
 /// The most nodes of one tree that are shown: a damaged tree may have circles.
 const NODES_MAX: usize = 1 << 20;
 
-/// What to show.
+/// The structures to show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Subject {
     Superblock,

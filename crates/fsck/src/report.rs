@@ -9,7 +9,7 @@ use warren_disk::Superblock;
 /// file.
 pub(crate) const FINDINGS_MAX: usize = 1000;
 
-/// What to check beyond the structure.
+/// The checks beyond the structure.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Options {
     /// Read all file data and compare its checksums.

@@ -736,9 +736,9 @@ fn forge_root(draft: &mut Draft, shard: usize, changes: &[(usize, u8)]) {
     seal(slot, 8);
 }
 
-/// How many of 1,000 pools, each changed a little by `forge` with right checksums, the check finds
-/// damaged. Checking and repairing must not panic, and a repaired pool may contain no fault but
-/// rotten data. `forge` gets positions in `0..len` and the bytes to write there.
+/// Counts the pools, of 1,000 that `forge` has changed a little with right checksums, that the
+/// check finds damaged. Checking and repairing must not panic, and a repaired pool may contain no
+/// fault but rotten data. `forge` gets positions in `0..len` and the bytes to write there.
 fn damaged_of_forged(len: u64, forge: impl Fn(&mut Draft, &[(usize, u8)])) -> usize {
     let mut draft = Draft::new();
     for n in 0..400 {

@@ -1,4 +1,4 @@
-//! What is known of the last request of each thread.
+//! The last request of each thread, as far as it is known.
 //!
 //! A thread that sends another request has processed the reply to the one before. The kernel does
 //! not name the threads of some containers, and threads end: entries of such threads are here until

@@ -25,7 +25,7 @@ pub trait FleetSlot: Send {
 
     fn number(&self) -> SlotNo;
 
-    /// What the last reply says of the directories that its request has changed.
+    /// The attributes of directories that the last request has changed, from its reply.
     fn changed(&self) -> &[(Attr, Lease)];
 
     /// The cell that gave the last answer.

@@ -71,7 +71,7 @@ impl Effects {
         }
     }
 
-    /// What the cells must know. That changes are refused is the kernel's affair.
+    /// The rules that the cells must know. The kernel refuses changes itself.
     pub fn rules(self) -> Rules {
         let mut rules = Rules::empty();
         rules.set(Rules::NO_ATIME, self.contains(Self::NO_ATIME));

@@ -49,7 +49,7 @@ use crate::shown_rights::ShownRights;
 
 pub(crate) use deferred::DeferredLock;
 
-/// How the kernel's page cache is kept coherent.
+/// The way in which the kernel's page cache is kept coherent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PageCaching {
     /// The kernel compares size and modification time before it uses a page, and drops all pages of
@@ -66,7 +66,7 @@ pub struct FrontOptions {
     pub effects: Effects,
 }
 
-/// How the front replies to a request that did not fail.
+/// The reply of the front to a request that did not fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// The reply is the body. The kernel must not keep the attributes of the inode `passing` in it.
@@ -101,7 +101,7 @@ fn make_durable(
     Ok(())
 }
 
-/// What all threads that serve one mount share.
+/// The state that all threads of one mount share.
 pub(crate) struct Front {
     fleet: Arc<dyn FleetConnection>,
     interrupts: Interrupts,
@@ -259,7 +259,7 @@ struct Call<'a> {
     passing: Option<Ino>,
 }
 
-/// What the handler of a request returns. The reply is in the body.
+/// The result of a request's handler. The reply is in the body.
 type Served = Result<(), Errno>;
 
 impl Call<'_> {

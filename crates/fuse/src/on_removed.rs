@@ -1,4 +1,4 @@
-//! What a request is answered with if its directory was removed and the kernel still uses it.
+//! Answers to requests in a directory that was removed and that the kernel still uses.
 
 use warren_base::Ino;
 

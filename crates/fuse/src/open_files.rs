@@ -78,7 +78,7 @@ impl Drop for Creating<'_> {
 /// Handles that wait to be closed: the others are for new opens.
 const UNUSED_MAX: usize = HANDLES_MAX / 2;
 
-/// How an `OPEN` continues.
+/// The next step of an `OPEN`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Begun {
     /// The file is open, with a handle that was kept or by a predecessor.

@@ -18,7 +18,7 @@ const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
 #[derive(Debug)]
 pub(crate) struct PlainInodes {
     inodes: Box<[AtomicU64]>,
-    /// How many inodes were forgotten.
+    /// The number of inodes that were forgotten.
     forgotten: AtomicU64,
 }
 

@@ -46,7 +46,7 @@ const RETRY: Duration = Duration::from_millis(100);
 /// the recall.
 const LOCK_WAIT: Duration = Duration::from_millis(100);
 
-/// How the kernel's copies are dropped.
+/// The means by which the kernel's copies are dropped.
 pub(crate) struct KernelCopies<'a> {
     pub notices: NoticeSender,
     pub sent: &'a SentEntries,

@@ -8,11 +8,11 @@ use warren_proto::{Attr, FileKind, Handle, LockSpec, LockType, StatFs};
 
 use crate::abi;
 
-/// How long the kernel may cache what is leased. A lease is recalled before its object changes, so
-/// that this only bounds the harm of a lost recall.
+/// The time for which the kernel may cache a leased object. A lease is recalled before its object
+/// changes, so this only bounds the harm of a lost recall.
 pub(crate) const LEASED: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long the kernel may cache an object. Without a lease it must not cache it.
+/// The time for which the kernel may cache an object. Without a lease it must not cache it.
 pub(crate) const fn validity(leased: bool) -> Duration {
     if leased { LEASED } else { Duration::ZERO }
 }
@@ -273,9 +273,9 @@ pub(crate) struct InitReply {
     pub max_background: u16,
 }
 
-/// What the kernel's file handles have beside the inode number. A number is used again after a
-/// power failure that has taken its inode back, and by another pool; the time of birth tells these
-/// inodes apart. The kernel gives its root the generation 0.
+/// The generation, which the kernel's file handles have beside the inode number. A number is used
+/// again after a power failure that has taken its inode back, and by another pool; the time of
+/// birth tells these inodes apart. The kernel gives its root the generation 0.
 fn generation(attr: &Attr) -> u32 {
     if attr.ino == Ino::ROOT {
         return 0;

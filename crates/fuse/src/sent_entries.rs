@@ -51,7 +51,7 @@ struct Sent {
     predecessor: Option<Instant>,
 }
 
-/// What a reply may lease.
+/// The leases that a reply may grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Leasable {
     pub name: bool,
@@ -61,7 +61,7 @@ pub(crate) struct Leasable {
 #[derive(Debug)]
 pub(crate) struct SentEntries {
     sent: Mutex<Sent>,
-    /// How many objects were recalled.
+    /// The number of objects that were recalled.
     recalls: AtomicU64,
     /// The names that the kernel may know, by their hashes.
     known: Box<[AtomicU64]>,

@@ -22,7 +22,7 @@ pub struct MountConfig {
     pub front: FrontOptions,
     /// The target of the log of a mount that has a keeper.
     pub log: Target,
-    /// How long the first front of a mount that has a keeper may take until it serves.
+    /// The time in which the first front of a mount that has a keeper must serve.
     pub ready_max: Duration,
 }
 
@@ -30,7 +30,7 @@ pub struct MountConfig {
 /// long on the busiest machine.
 pub const READY_MAX: Duration = Duration::from_secs(30);
 
-/// How long the users of a detached mount have before they are cut off.
+/// The time after which the users of a detached mount are cut off.
 pub(crate) const DETACH_GRACE: Duration = Duration::from_millis(200);
 
 /// A mount that is being served.

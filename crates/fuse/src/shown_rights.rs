@@ -15,8 +15,8 @@ use warren_proto::{Attr, FileKind};
 
 /// The rights to open a file that its owner always has here.
 const OF_OWNER: u16 = 0o600;
-/// How long the kernel may use them. The thread that opens the file may have to wait for a
-/// processor.
+/// The time for which the kernel may use them. The thread that opens the file may have to wait for
+/// a processor.
 pub(crate) const SHOWN_FOR: Duration = Duration::from_secs(1);
 /// More are forgotten. Their attributes expire by themselves.
 const SHOWN_MAX: usize = 1024;

@@ -148,7 +148,7 @@ pub(crate) struct ScriptedFleet {
     pub(crate) idle: Arc<Mutex<Option<Ino>>>,
     /// Inodes of which the cell has closed the kept handles.
     pub(crate) closed: Arc<Mutex<BTreeSet<Ino>>>,
-    /// What comes with the next answer.
+    /// The attributes that come with the next answer.
     pub(crate) changed: Arc<Mutex<Vec<(Attr, Lease)>>>,
 }
 

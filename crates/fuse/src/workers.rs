@@ -64,8 +64,8 @@ const SLOTS_WITHOUT_WAITS: usize = 8;
 /// The background thread has a slot.
 const BACKGROUND_SLOTS: usize = 1;
 
-/// How long [`Workers::stop`] waits for threads whose cell does not answer. It is shorter than the
-/// mount keeper's wait for a front whose mount is gone.
+/// The time for which [`Workers::stop`] waits for threads whose cell does not answer. It is shorter
+/// than the mount keeper's wait for a front whose mount is gone.
 const STOP_WAIT: Duration = Duration::from_millis(500);
 
 /// Serving needs little stack: nothing recurses, and file data is in the lanes.
@@ -79,7 +79,7 @@ pub(crate) struct Workers {
     recall_slots: Vec<SlotNo>,
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Shared {
     front: Front,
     channel: Arc<dyn Channel>,

@@ -41,12 +41,12 @@ const KILLS_FULL: u32 = 200;
 /// The same for fronts, cells and supervisors in turn.
 const MIXED: u32 = 24;
 const MIXED_FULL: u32 = 200;
-/// How long each kill may take, and the rest of the test.
+/// The time limits of each kill, and of the rest of the test.
 const LIMIT_PER_KILL: Duration = Duration::from_millis(1500);
 const LIMIT_BASE: Duration = Duration::from_secs(40);
 /// The longest pause before a cell or a supervisor is killed.
 const PAUSE_MAX_MS: u64 = 400;
-/// How soon a killed process must be replaced.
+/// The time in which a killed process must be replaced.
 const RESTART_MAX: Duration = Duration::from_secs(20);
 /// No round of a worker may take longer, and so no call.
 const CALL_MAX: Duration = Duration::from_secs(5);
@@ -99,7 +99,7 @@ const FRONTS: &[Victim] = &[Victim::Front];
 const ALL: &[Victim] =
     &[Victim::Front, Victim::Front, Victim::Front, Victim::Cell, Victim::Cell, Victim::Supervisor];
 
-/// How many processes are killed, of which kinds (by their weights), and the load meanwhile.
+/// The number of processes to kill, their kinds (by their weights), and the load meanwhile.
 struct Plan {
     kills: u32,
     victims: &'static [Victim],
@@ -175,7 +175,7 @@ impl Random {
     }
 }
 
-/// What all workers share.
+/// The state that all workers share.
 struct Workload {
     mounts: [PathBuf; 2],
     stop: AtomicBool,
@@ -581,7 +581,7 @@ fn ofd_lock(file: &File, kind: i32) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// What one mount has acknowledged is visible in the other.
+/// A change that one mount has acknowledged is visible in the other.
 fn across(load: &Workload) {
     let at = |mount: u64, name: &str| load.mounts[mount as usize % 2].join("across").join(name);
     fs::write(at(0, "value"), "-").expect("write");

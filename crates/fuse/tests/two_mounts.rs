@@ -34,7 +34,7 @@ use warren_runtime::{Lifetime, start_fleet};
 
 const POOL_BYTES: u64 = 1 << 30;
 const CELLS: u16 = 2;
-/// How long each case runs.
+/// The time for which each case runs.
 const WORK: Duration = Duration::from_secs(3);
 const WORK_FULL: Duration = Duration::from_secs(60);
 /// No call may take longer.

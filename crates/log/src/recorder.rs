@@ -36,10 +36,10 @@ use crate::time::{now_ms, rfc3339};
 /// minutes.
 const BACKLOG_BYTES_MAX: usize = 256 << 10;
 
-/// How often a failing sink is retried.
+/// The interval at which a failing sink is retried.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long the end of a process waits for a hanging sink.
+/// The time for which the end of a process waits for a hanging sink.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes read from one pipe in a turn: its whole capacity.

@@ -48,7 +48,7 @@ impl Mint {
     }
 }
 
-/// How often the holder of a capability may send.
+/// The number of messages that the holder of a capability may send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Uses {
     Many,

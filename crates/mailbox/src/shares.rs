@@ -27,9 +27,10 @@ const ACCOUNTS_MAX: usize = 1024;
 pub(crate) struct Account {
     /// When its last request has finished, in virtual time.
     finish: u64,
-    /// What its last request has cost so far.
+    /// The cost of its last request so far.
     pub(crate) cost: Duration,
-    /// How often in a row it was awaited in vain, and answers after which it is not awaited.
+    /// The number of waits for it in a row that were in vain, and of answers after which it is not
+    /// awaited.
     pub(crate) misses: u8,
     pub(crate) pause: u8,
 }

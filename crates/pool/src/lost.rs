@@ -107,7 +107,7 @@ pub fn takes<T: Clone>(pool: &Pool<T>, from: CellId, number: u64) -> bool {
     pool.phase.takes() && pool.peers.is_next(from, number)
 }
 
-/// How many transfers this shard has sent to the other one, and has taken from it.
+/// The number of transfers that this shard has sent to the other one, and has taken from it.
 pub fn exchanged<T: Clone>(pool: &Pool<T>, with: CellId) -> (u64, u64) {
     pool.peers.get(with).map_or((0, 0), |peer| (peer.given, peer.taken))
 }

@@ -68,7 +68,7 @@ pub enum PoolMessage<T> {
     Known { inquiry: Inquiry, taken: u64, missing: SearchNo },
 }
 
-/// What the driver must do, in order.
+/// An action of the driver. Actions are taken in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect<T> {
     Send {

@@ -42,14 +42,14 @@ pub(crate) struct Peer<T> {
     pub leaving: bool,
     /// It knows that this shard leaves.
     pub noted: bool,
-    /// How many elements it may have.
+    /// The number of elements that it may have.
     pub estimate: u64,
     /// Questions that it has not answered.
     pub asked: u32,
     /// Copies of the elements that were sent and not acknowledged, oldest first.
     pub unacked: VecDeque<Vec<T>>,
-    /// How many transfers were sent to it, and have arrived from it. Each is taken only if all
-    /// before it were, so that a repeated one is not taken twice.
+    /// The number of transfers that were sent to it, and have arrived from it. Each is taken only
+    /// if all before it were, so that a repeated one is not taken twice.
     pub given: u64,
     pub taken: u64,
 }

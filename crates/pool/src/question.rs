@@ -27,7 +27,7 @@ impl Search {
 pub(crate) struct Question {
     pub from: CellId,
     pub search: SearchNo,
-    /// How many elements it pulls; `None` if it checks.
+    /// The number of elements that it pulls; `None` if it checks.
     pub want: Option<u32>,
 }
 

@@ -120,7 +120,7 @@ impl<T: Clone> Pool<T> {
         }
     }
 
-    /// What to do next. To be called until `None` after every other call.
+    /// The next action. The driver calls this until `None` after every other call.
     pub fn poll(&mut self) -> Option<Effect<T>> {
         self.effects.pop_front()
     }

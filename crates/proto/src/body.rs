@@ -83,7 +83,8 @@ impl Reply {
         }
     }
 
-    /// What comes with the reply goes to `granted` and `changed`.
+    /// Decodes a reply. Leases and changed directories that come with it go to `granted` and
+    /// `changed`.
     pub fn from_body(
         body: &[u8],
         granted: &mut Capability,

@@ -29,7 +29,7 @@ pub const HANDOVER_NAME_MAX: usize = HANDOVER_PREFIX.len() + PROOF_LEN;
 
 const _: () = assert!(HANDOVER_NAME_MAX <= warren_base::limits::NAME_MAX);
 
-/// What a name of this kind asks for: the inode, which `client` has open.
+/// The request in a name of this kind: for the inode, which `client` has open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handover {
     pub client: ClientId,

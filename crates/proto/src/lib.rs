@@ -34,7 +34,7 @@ pub mod slot;
 pub mod typed;
 mod wire;
 
-/// What code that `#[derive(Wire)]` writes names.
+/// The names that code of `#[derive(Wire)]` uses.
 #[doc(hidden)]
 pub mod derive {
     pub use alloc::vec::Vec;

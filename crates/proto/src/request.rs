@@ -57,7 +57,7 @@ pub enum Position {
 }
 
 bitflags! {
-    /// What an open-file object may be used for.
+    /// The uses that an open-file object permits.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct AccessMode: u16 {
         const READ = 1;
@@ -92,7 +92,7 @@ bitflags! {
         const DISCARDED = 512;
     }
 
-    /// How a client reads.
+    /// The manner in which a client reads.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct ReadFlags: u8 {
         /// The kernel behind a front does not cache the pages.

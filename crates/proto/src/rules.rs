@@ -1,4 +1,4 @@
-//! What holds for all requests of one client: the options of the mount that it serves or uses.
+//! Rules that hold for all requests of one client: the options of the mount that it serves or uses.
 
 use alloc::vec::Vec;
 

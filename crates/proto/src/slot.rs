@@ -82,7 +82,7 @@ pub const IDLE: usize = 16384;
 pub const IDLE_WAYS: usize = LINE / 8;
 pub const WORDS: usize = 16384;
 
-/// How large a client's lanes are, and the tables that go with them. The set is small, so that a
+/// The sizes of a client's lanes, and of the tables that go with them. The set is small, so that a
 /// segment of each size can be tested.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum LaneSize {

@@ -56,7 +56,7 @@ use reply::encode;
 use start::{adopt_frames, config, receive_start};
 use supervisor_link::{Message, SupervisorLink, malformed};
 
-/// How often a busy loop looks at the supervisor's link.
+/// The interval at which a busy loop looks at the supervisor's link.
 const ORDERS_EVERY: Duration = Duration::from_micros(50);
 
 /// Processes that die with a request before it is refused. One or two may have been killed.

@@ -23,8 +23,8 @@ pub(crate) fn both() -> Clock {
     Clock { monotonic: monotonic(), wall: wall() }
 }
 
-/// How long [`Clocks`] uses an offset: well below the tick to which the kernel rounds its own file
-/// times.
+/// The time for which [`Clocks`] uses an offset: well below the tick to which the kernel rounds its
+/// own file times.
 const OFFSET_FOR: Duration = Duration::from_millis(1);
 
 /// Both clocks for the price of one: wall-clock time is monotonic time plus an offset, which is

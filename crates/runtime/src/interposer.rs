@@ -22,7 +22,7 @@ const PLACES: [&str; 3] = ["../interposer", "../lib/warren", ""];
 const PRELOAD: &str = "LD_PRELOAD";
 /// Names the image of the C library's text, which all programs share (`interpose/src/image.rs`).
 const TEXT: &str = "WARREN_TEXT";
-/// What a new image holds. The first program fills it.
+/// The contents of a new image. The first program fills it.
 const NEW_IMAGE: &[u8] = b"warren text new\n";
 
 /// The library, if it is where it should be.
@@ -44,9 +44,10 @@ fn find(directory: &Path) -> Option<PathBuf> {
 /// stub without effect for those of 32 bits. Otherwise it would write a line to their standard
 /// error. musl does not, and finds a directory with this very name.
 const OF_PLATFORM: &str = "$PLATFORM";
-/// What it stands for in 64-bit programs. glibc before 2.37 has two for processors of Intel.
+/// The names that it stands for in 64-bit programs. glibc before 2.37 has two for processors of
+/// Intel.
 const PLATFORMS: [&str; 4] = ["x86_64", "haswell", "xeon_phi", OF_PLATFORM];
-/// What it stands for in 32-bit programs.
+/// The names that it stands for in 32-bit programs.
 const PLATFORMS_32: [&str; 4] = ["i386", "i486", "i586", "i686"];
 
 /// The library as programs of all platforms may name it, if the directories for platforms are

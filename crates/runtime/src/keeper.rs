@@ -37,7 +37,7 @@ use crate::poll::poll_each;
 use crate::process::{ROLE_SUPERVISOR, Tie, open_pidfd, pool_name, role_args, spawn};
 use crate::watch::ProcessWatch;
 
-/// How long a supervisor must have served before it fails, to count as one that took over.
+/// The time that a supervisor must have served before it fails, to count as one that took over.
 const SOUND_AFTER: Duration = Duration::from_secs(10);
 
 /// The pause before another attempt to start a supervisor after a shortage of processes,

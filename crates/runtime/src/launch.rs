@@ -23,13 +23,13 @@ use crate::silence::Silence;
 use crate::supervisor::journal::LEN_MAX as RECORD_LEN_MAX;
 use crate::{cell, notice, supervisor};
 
-/// How long a fleet may take to open its pool.
+/// The time in which a fleet must open its pool.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes of the cells' caches by default.
 const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
 
-/// What fleet to start.
+/// The fleet to start.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
     pub pool: PathBuf,
@@ -113,7 +113,7 @@ pub struct Fleet {
     keeper: Child,
     link: Link,
     pool: PathBuf,
-    /// What it was started with.
+    /// The number of cells with which it was started.
     pub cells: u16,
     lifetime: Lifetime,
 }

@@ -1,4 +1,5 @@
-//! How many threads of the machine can run: whether a processor is left for one that spins.
+//! The number of threads of the machine that can run: whether a processor is left for one that
+//! spins.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -202,7 +202,7 @@ pub(crate) struct CellStart {
     pub supervisor: Capability,
 }
 
-/// What a cell's process begins with.
+/// The state with which a cell's process begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub(crate) enum Beginning {
     /// Log and frames are empty.
@@ -288,7 +288,7 @@ pub(crate) const PEER_DESCRIPTORS: usize = 4;
 /// segment for the client (writable).
 pub(crate) const ADMIT_DESCRIPTORS: usize = 2;
 
-/// How long a fleet may take for its last checkpoint: longer than it allows its cells.
+/// The time limit of a fleet's last checkpoint: longer than it allows its cells.
 pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 
 const _: () = assert!(STOP_TIMEOUT.as_secs() > STOP_MAX.as_secs() + STOP_WAIT.as_secs());

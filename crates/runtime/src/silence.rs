@@ -83,7 +83,7 @@ pub(crate) fn is_mount_stopped(keeper: u32) -> bool {
     fronts.all(|front| front.is_stopped() || front.stat.is_gone())
 }
 
-/// What is visible of a fleet that does not answer.
+/// The visible state of a fleet that does not answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Silence {
     supervisor: Option<Process>,

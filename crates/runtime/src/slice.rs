@@ -37,7 +37,7 @@ pub fn shorten() {
     };
 }
 
-/// How this thread is scheduled.
+/// The scheduling attributes of this thread.
 fn attributes() -> Option<libc::sched_attr> {
     let mut attributes = libc::sched_attr {
         size: 0,

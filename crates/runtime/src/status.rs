@@ -106,7 +106,7 @@ pub struct LogStatus {
     pub log_trouble: Option<String>,
 }
 
-/// What a fleet's end, a remount and another mount depend on.
+/// The uses of a fleet on which its end, a remount and another mount depend.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct UseStatus {
     /// It ends with its last mount.
@@ -120,7 +120,7 @@ pub struct UseStatus {
     pub files_written: u64,
 }
 
-/// What is not served, or was lost.
+/// The parts that are not served, and the data that was lost.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct HarmStatus {
     /// Shards that are not served until they are repaired.
@@ -212,7 +212,7 @@ pub struct CellStatus {
     pub device: DeviceCounters,
 }
 
-/// What a cell has dropped, or has not received in time.
+/// The messages that a cell has dropped, or has not received in time.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LossCounters {
     /// Dropped messages of peers: without a capability of the inbox, and of an earlier epoch.
@@ -226,7 +226,7 @@ pub struct LossCounters {
     pub lost_wakeups: u64,
 }
 
-/// What a cell does with the device.
+/// The requests of a cell to the device.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceCounters {
     /// I/Os in flight.

@@ -69,7 +69,7 @@ use crate::pool::blocks::Blocks;
 use crate::privilege::Privilege;
 use crate::process;
 
-/// How long the processes of cells that have reported `Stopped` may take to exit.
+/// The time in which the processes of cells that have reported `Stopped` must exit.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Packets received from one sender in a turn.

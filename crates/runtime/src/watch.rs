@@ -106,12 +106,13 @@ impl ParentWatch {
     }
 }
 
-/// What the kernel shows of a process. `None` if it is gone or cannot be seen.
+/// The state of a process, as the kernel shows it. `None` if it is gone or cannot be seen.
 pub(crate) fn process(pid: u32) -> Option<ProcessState> {
     ProcessStat::of(pid).map(state)
 }
 
-/// What the kernel shows of the threads of a process. `None` if it is gone or cannot be seen.
+/// The states of a process's threads, as the kernel shows them. `None` if it is gone or cannot be
+/// seen.
 fn threads(pid: u32) -> Option<BTreeMap<u32, ProcessState>> {
     let threads = ProcessStat::of_threads(pid)?;
     Some(threads.into_iter().map(|(thread, stat)| (thread, state(stat))).collect())
@@ -127,8 +128,8 @@ fn state(stat: ProcessStat) -> ProcessState {
     ProcessState { condition, ran: stat.ran }
 }
 
-/// How often the process has gone to sleep by itself, or was stopped: one that works with an event
-/// loop does so again and again. `None` if it is gone or cannot be seen.
+/// The number of times that the process has gone to sleep by itself, or was stopped: one that works
+/// with an event loop does so again and again. `None` if it is gone or cannot be seen.
 fn sleeps(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));

@@ -196,7 +196,7 @@ pub struct Unreadable {
     pub why: Malformed,
 }
 
-/// What a cell has seen of its doorbell.
+/// The bits of a cell's doorbell, as the cell has seen them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Doorbell {
     slots: u64,

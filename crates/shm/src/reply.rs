@@ -160,7 +160,7 @@ impl<W: Store> ReplyWriter<W> {
     }
 }
 
-/// How a wait for a reply ended.
+/// The end of a wait for a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WaitOutcome {
     /// [`ReplyReader::take`] will return it.

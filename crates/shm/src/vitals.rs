@@ -371,7 +371,8 @@ impl<R: Load> VitalsReader<R> {
         count_of(self.memory.load64(LOST_FLUSHES, Acquire))
     }
 
-    /// How many bits of watched inodes are set, in the lower half, and how often one has changed.
+    /// The number of bits of watched inodes that are set, in the lower half, and of changes of
+    /// these bits.
     #[inline]
     pub fn watches(&self) -> u64 {
         self.memory.load64(WATCHES, Acquire)

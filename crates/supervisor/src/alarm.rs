@@ -23,8 +23,8 @@ use warren_proto::control::Suspicion;
 
 use crate::event::{Failure, Verdict};
 
-/// How long an alarm counts. A damaged process is found again sooner than this, and two faults of
-/// a machine are rarely so close together.
+/// The time for which an alarm counts. A damaged process is found again sooner than this, and two
+/// faults of a machine are rarely so close together.
 pub(crate) const ALARM_WINDOW: Duration = Duration::from_secs(60);
 
 /// So many alarms within the window cannot come from one process: the same number as the

@@ -49,7 +49,7 @@ use crate::set::CellSet;
 use crate::turn::Turn;
 use crate::watch::Hint;
 
-/// How long a trial lasts. An answer takes some 100 us where processors are free. Where they are
+/// The duration of a trial. An answer takes some 100 us where processors are free. Where they are
 /// not, a process that has something to do runs within this time if some ten others compete.
 pub(crate) const PROBE_WAIT: Duration = Duration::from_millis(60);
 
@@ -167,7 +167,7 @@ impl Detector {
         }
     }
 
-    /// How often accusations of the process were voted down, of those against one cell.
+    /// The number of the process's accusations against one cell that were voted down.
     pub fn voted_down(&self, by: Process) -> u32 {
         let own = self.voted_down.iter().filter(|it| it.by == by);
         own.map(|it| it.times).max().unwrap_or_default()

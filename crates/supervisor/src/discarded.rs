@@ -8,7 +8,7 @@ use warren_proto::Wire;
 /// Files that are remembered: those with the latest losses.
 const FILES_MAX: usize = 32;
 
-/// What a file has lost.
+/// The loss of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub struct Discarded {
     /// The new generation of the file.

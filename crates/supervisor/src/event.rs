@@ -34,13 +34,13 @@ pub struct Applicant {
     /// The shape of its segments: the requests that it can have in flight, and the size of its
     /// lanes.
     pub shape: Shape,
-    /// What holds for its requests.
+    /// The rules that hold for its requests.
     pub rules: Rules,
     /// The mount point that a front sent. It is only displayed.
     pub mounted: Box<[u8]>,
 }
 
-/// What the supervisor receives.
+/// An event that the supervisor receives.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A cell sends a report. Reports of its earlier epochs are ignored.
@@ -124,7 +124,7 @@ pub enum Event {
     Tick,
 }
 
-/// What the driver must do for the supervisor.
+/// An action of the driver for the supervisor.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub enum Effect {
     Send {

@@ -47,7 +47,7 @@ pub fn pause_before(failed: u32) -> Duration {
     PAUSE_MIN.saturating_mul(doubled).min(PAUSE_MAX)
 }
 
-/// What the end of a cell's process means for its successor.
+/// The consequence of the end of a cell's process for its successor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ended {
     /// The process has served. Its successor need not wait.

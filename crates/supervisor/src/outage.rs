@@ -97,7 +97,7 @@ impl Outages {
         broken.or((!self.are_none()).then_some(Errno::EUCLEAN))
     }
 
-    /// How the fleet has failed that ends now, after this first failure if there was one.
+    /// The failure of the fleet that ends now, after this first failure if there was one.
     pub(crate) fn failure(&self, first: Option<Failure>) -> Option<Failure> {
         let out = || self.cells.keys().next().map(|cell| Failure::TakenOut { cell: *cell });
         first.or_else(out)

@@ -12,7 +12,7 @@ use warren_base::{CellId, Lsn};
 
 use crate::set::CellSet;
 
-/// What the supervisor orders next.
+/// The next order of the supervisor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
     Cut(Vec<Lsn>),

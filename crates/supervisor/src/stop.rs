@@ -1,4 +1,4 @@
-//! How a fleet ends on request.
+//! The end of a fleet on request.
 //!
 //! ```text
 //! TryCheckpoint -> checkpoint while the fleet serves: fails -> StopRefused, else MayStop
@@ -31,8 +31,8 @@ use warren_proto::Wire;
 use crate::event::{Effect, Failure};
 use crate::stage::Stage;
 
-/// How long clients may take to leave and cells to write the last checkpoint, before a cell counts
-/// as hanging. A command that waits for the end of a fleet waits longer.
+/// The time in which clients must leave and cells must write the last checkpoint, before a cell
+/// counts as hanging. A command that waits for the end of a fleet waits longer.
 pub const STOP_MAX: Duration = Duration::from_secs(100);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Wire)]
@@ -49,7 +49,7 @@ enum Trial {
     },
 }
 
-/// What happens to a stop whose last checkpoint fails. Of several requests the last in this order
+/// The treatment of a stop whose last checkpoint fails. Of several requests the last in this order
 /// counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Wire)]
 pub(crate) enum Loss {

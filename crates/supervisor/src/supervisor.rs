@@ -36,14 +36,14 @@ use crate::turn::Turn;
 
 pub use adoption::Predecessor;
 
-/// How long a cell may take to end when it has nothing left to write.
+/// The time in which a cell must end when it has nothing left to write.
 pub const STOP_WAIT: Duration = Duration::from_secs(2);
 
-/// How long cells may take to write their dirty data when the fleet ends without a checkpoint: the
-/// dirty part of a cache of a GiB at 50 MB a second.
+/// The time in which cells must write their dirty data when the fleet ends without a checkpoint:
+/// the dirty part of a cache of a GiB at 50 MB a second.
 pub(crate) const SAVE_WAIT: Duration = Duration::from_secs(20);
 
-/// What a supervisor is started with.
+/// The configuration with which a supervisor is started.
 pub struct Config {
     /// Epoch of each cell, indexed by its number.
     pub epochs: Vec<Epoch>,
@@ -548,7 +548,8 @@ impl Supervisor {
         }
     }
 
-    /// How many of the requested slots the applicant can have now, or why it cannot be a client.
+    /// The number of the requested slots that the applicant can have now, or the reason why it
+    /// cannot be a client.
     pub fn shape_for(&self, applicant: &Applicant) -> Result<Shape, Errno> {
         self.admission.shape_for(applicant)
     }

@@ -26,7 +26,8 @@ use crate::watch::{Condition, Hint, LATE, LOOK_EVERY, Patience, ProcessState, SL
 /// Work usually takes less, and the kernel is not asked about it.
 const SUSPECT: Duration = Duration::from_millis(100);
 
-/// What the kernel shows of several threads is not of one moment, so it must stay so.
+/// The time for which the states of several threads must stay the same, because the kernel does not
+/// show all of them at one moment.
 const STAYS: Duration = LOOK_EVERY.saturating_mul(4);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -35,7 +35,7 @@ const DESCRIPTORS_OF_A_CELL: usize = 3;
 
 const _: () = assert!(welcome_descriptors(2) == FIRST_BELL + 1 + DESCRIPTORS_OF_A_CELL);
 
-/// How a client wants to be admitted.
+/// The options of a client's admission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectOptions {
     /// Name uid and gid with every request; the client has checked access. Allowed to root and the
@@ -43,7 +43,7 @@ pub struct ConnectOptions {
     pub front: bool,
     /// Requests in flight at a time, `1..=SLOTS_MAX`.
     pub slots: u16,
-    /// How much data a request can carry, and how many leases the client can hold.
+    /// The size of a request's data, and the number of leases that the client can hold.
     pub lanes: LaneSize,
     /// The options of the mount that it serves or uses.
     pub rules: Rules,
@@ -74,7 +74,7 @@ impl Default for ConnectOptions {
     }
 }
 
-/// What the fleet has granted, and to which client.
+/// The terms that the fleet has granted, and the client that has them.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub(crate) struct Terms {
     pub pool: OsBytes,
@@ -164,7 +164,7 @@ impl Admission {
         self.terms.inode_numbers()
     }
 
-    /// What holds for the client's requests: the rules that it has asked for, and perhaps more.
+    /// The rules for the client's requests: those that it has asked for, and perhaps more.
     pub const fn rules(&self) -> Rules {
         self.terms.rules
     }

@@ -58,8 +58,8 @@ impl Connection {
         self.shared.is_closed(cell, ino)
     }
 
-    /// How many inodes are watched, in the lower half, and how often that has changed. 0 if none
-    /// ever was.
+    /// The number of watched inodes, in the lower half, and of changes of that. 0 if none ever was
+    /// watched.
     #[inline]
     pub fn watches(&self) -> u64 {
         let of_cells = self.shared.cells.iter().map(|of_cell| of_cell.vitals.watches());

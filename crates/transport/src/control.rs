@@ -86,7 +86,7 @@ pub enum ControlRequest {
     },
 }
 
-/// How a mount's process must give up its mount before a fleet stops.
+/// The way in which a mount's process must give up its mount before a fleet stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum Leave {
     /// Only reply whether the mount is in use.

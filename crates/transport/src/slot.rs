@@ -27,11 +27,12 @@ use crate::spin::Spins;
 #[cfg(test)]
 mod tests;
 
-/// How often a call follows a moving shard before it fails: then the map or the cells must be
-/// wrong.
+/// The number of times that a call follows a moving shard before it fails: then the map or the
+/// cells must be wrong.
 const MOVES_MAX: u32 = 100;
 
-/// How long a call waits for the shard map that a `Moved` announced, or for the first one.
+/// The time for which a call waits for the shard map that a `Moved` announced, or for the first
+/// one.
 const MAP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The first version that a shard map can have.

@@ -1,4 +1,4 @@
-//! How long a slot spins for an answer before it sleeps.
+//! The time for which a slot spins for an answer before it sleeps.
 //!
 //! A spin takes the core from other threads, so it is long only while that pays: one that saw no
 //! answer halves the next, and the longest is tried again now and then. Where a client sleeps while

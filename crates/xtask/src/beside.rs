@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 
 use crate::cargo::target_directory;
 
-/// How much lower the priority is.
+/// The amount by which the priority is lower.
 const NICE: &str = "10";
 
 /// One task of this program.
@@ -25,7 +25,7 @@ pub(crate) struct Task {
     pub arguments: Vec<String>,
 }
 
-/// What came of it.
+/// The result of a task.
 pub(crate) struct Done {
     pub name: &'static str,
     pub passed: Result<bool>,

@@ -31,7 +31,7 @@ if [ -d /run/systemd/system ]; then
 fi
 ";
 
-/// What was made.
+/// The packages that were made.
 pub(crate) struct Packages {
     pub deb: PathBuf,
     pub tarball: PathBuf,

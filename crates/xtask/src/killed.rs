@@ -28,7 +28,7 @@ const RECORD_MAX: u64 = 6000;
 /// The log file, which the program also keeps locked as long as it lives.
 const LOG: &str = "log";
 const LOCK: &str = "lock";
-/// How long a program may take to be ready: the lock of its predecessor must be released.
+/// The time in which a program must be ready: the lock of its predecessor must be released.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The longest life of a program once it works.
 const LIFE_MICROS_MAX: u64 = 10_000;

@@ -39,7 +39,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("valgrind", "valgrind"),
 ];
 
-/// What only long runs use.
+/// The programs that only long runs use.
 const PROGRAMS_FULL: &[(&str, &str)] = &[("stress-ng", "stress-ng")];
 
 /// Installs what is missing, if it may.

@@ -131,7 +131,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     Ok(steps.finish())
 }
 
-/// What needs mounts. A short run does the end-to-end cases in one way, in turn.
+/// Runs the steps that need mounts. A short run does the end-to-end cases in one way, in turn.
 fn end_to_end(root: &Path, full: bool, turn: u64, steps: &mut Steps) {
     steps.run("real fleets without power", || ace_of_real_fleets(root, full));
     let cells = CELLS_IN_TURN[(turn % CELLS_IN_TURN.len() as u64) as usize];

@@ -58,8 +58,8 @@ fn count(directory: &Path) -> std::io::Result<Count> {
 }
 
 impl Check {
-    /// What is wrong, if anything is. `output` is what the timed programs printed, and `perform`
-    /// executes a step and returns its output.
+    /// Returns the fault of a run, if it has one. `output` is what the timed programs printed, and
+    /// `perform` executes a step and returns its output.
     pub(super) fn fault(
         &self,
         directory: &Path,

@@ -37,7 +37,7 @@ const LONG_MAX: u64 = 32 << 10;
 const GIT_CONFIG: &str = "[user]\n\tname = Warren\n\temail = bench@localhost\n[gc]\n\tauto = 0\n\
                           [maintenance]\n\tauto = false\n[init]\n\tdefaultBranch = main\n";
 
-/// What runs are checked against.
+/// The inputs that runs are checked against.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Inputs {
     pub tree: Count,

@@ -1,5 +1,5 @@
-//! What is executed for each workload: before the clock starts, while it runs, and afterwards to
-//! check the result. The inputs are in `../inputs` of a run's directory, which is empty before.
+//! The steps of each workload: before the clock starts, while it runs, and afterwards to check the
+//! result. The inputs are in `../inputs` of a run's directory, which is empty before.
 
 use super::check::{Check, Count};
 use super::input::{
@@ -86,8 +86,7 @@ impl Plan {
         }
     }
 
-    /// What is stored of the files' times is not right after they were copied. The first status
-    /// corrects it.
+    /// The index has wrong times of files that were copied. The first status corrects them.
     fn git_status() -> Self {
         let status = Step::new("git -C ../inputs/repository status --porcelain");
         Self {

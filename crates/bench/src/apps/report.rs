@@ -9,7 +9,7 @@ use crate::contender::ContenderName;
 const NAME: usize = 24;
 const COLUMN: usize = 22;
 
-/// What is shown where a run failed, and where there is nothing to compare with.
+/// The cell of a table for a run that failed, and for a run without one to compare with.
 const FAILED: &str = "failed";
 const NONE: &str = "-";
 
@@ -36,7 +36,7 @@ impl fmt::Display for AppsReport {
 pub(super) const SYNCS: &str = "waits for the device: compared with ext4 only, because tmpfs has nothing to sync, and in no mean";
 
 impl AppsReport {
-    /// What it was measured on.
+    /// The machine and the medium of the measurement.
     pub(super) fn setting(&self) -> String {
         let machine = &self.machine;
         let cells = match self.cells {

@@ -15,7 +15,7 @@ use crate::process::{Ended, Running, this_program};
 /// A run that takes longer is taken for one that never ends.
 const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How often a signal is looked for while a program runs.
+/// The interval between two checks for a signal while a program runs.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A program and its arguments.

@@ -35,7 +35,7 @@ pub(super) struct Library {
     caller: Caller,
     staying: FileName,
     file: Handle,
-    /// What it takes to name the file without the handle.
+    /// The capability that names the file without the handle.
     file_capability: Capability,
     names: Vec<FileName>,
     buffer: Box<[u8; IO_BYTES]>,

@@ -20,7 +20,7 @@ const SAMPLE: usize = 16;
 /// Descriptors of an admission before those of its segments: socket, flights.
 const BEFORE_SEGMENTS: usize = 2;
 
-/// How long the fleet may take to forget clients.
+/// The longest time in which the fleet must forget clients.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An idle client. Its admission lasts as long as its socket.

@@ -1,4 +1,4 @@
-//! What the processes of a fleet take: memory of their own, descriptors, time on processors.
+//! The resources of a fleet's processes: memory of their own, descriptors, time on processors.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ impl Processes {
     }
 }
 
-/// What one process takes at one moment.
+/// The resources of one process at one moment.
 #[derive(Clone, Debug)]
 struct Taken {
     name: String,
@@ -34,7 +34,7 @@ struct Taken {
     cpu_ns: u64,
 }
 
-/// What the processes of a fleet take at one moment.
+/// The resources of a fleet's processes at one moment.
 pub(super) struct Footprint(Vec<Taken>);
 
 impl Footprint {
@@ -80,7 +80,7 @@ impl Taken {
     }
 }
 
-/// What idle clients cost.
+/// The cost of idle clients.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Cost {
     /// Bytes a client that are allocated of its segments and the cells' for it.
@@ -92,7 +92,7 @@ pub struct Cost {
     pub cpu_percent: f64,
 }
 
-/// What idle clients cost in a process of the fleet: bytes and descriptors a client.
+/// The cost of idle clients in a process of the fleet: bytes and descriptors a client.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessCost {
     pub process: String,

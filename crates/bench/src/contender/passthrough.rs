@@ -18,7 +18,7 @@ const EXAMPLES: &str = "/usr/share/doc/libfuse3-dev/examples";
 const SOURCE: &str = "passthrough_ll.c";
 const SOURCES: [&str; 2] = [SOURCE, "passthrough_helpers.h"];
 
-/// How long it may take to mount.
+/// The time limit of a mount.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(10);
 const MOUNT_POLL: Duration = Duration::from_millis(5);
 

@@ -1,5 +1,5 @@
-//! What a call makes Warren's processes do: requests that cells received, and how often threads of
-//! cells and front went to sleep, each of which is a wake-up later.
+//! The work of Warren's processes for a call: requests that cells received, and sleeps of threads
+//! of cells and front, each of which is a wake-up later.
 
 use std::fs;
 use std::path::Path;

@@ -50,7 +50,7 @@ pub enum Operation {
     Start,
 }
 
-/// How the results of an operation are compared.
+/// The way in which the results of an operation are compared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Comparison {
     /// Compared with tmpfs; it is part of the geometric mean.

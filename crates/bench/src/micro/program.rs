@@ -11,10 +11,10 @@ use crate::error::BenchError;
 use crate::ground::Interruption;
 use crate::process::Answering;
 
-/// How long after the order programs start together.
+/// The time from the order to the common start of the programs.
 const START_DELAY_NS: u64 = 1_000_000;
 
-/// How much later for each more, so that all are awake by then.
+/// The additional time for each further program, so that all are awake by then.
 const START_DELAY_EACH_NS: u64 = 100_000;
 
 /// The programs on one contender.

@@ -24,19 +24,20 @@ use crate::process::{Answering, children, this_program};
 /// Bytes of the pool.
 const POOL_BYTES: u64 = 256 << 20;
 
-/// How long nothing has used an idle fleet before a process is stopped.
+/// The time for which nothing has used an idle fleet before a process is stopped.
 const IDLE: Duration = Duration::from_millis(300);
 
-/// How long programs are observed at least after a stop. A stopped process is missed after less.
+/// The least time for which programs are observed after a stop. A stopped process is missed after
+/// less.
 const OBSERVED: Duration = Duration::from_millis(300);
 
-/// How long programs may wait. What takes longer has no end.
+/// The longest wait of programs. A longer one counts as endless.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a stopped process may take until it is replaced, after all directories work again.
+/// The time in which a stopped process must be replaced, after all directories work again.
 const REPLACEMENT_MAX: Duration = PATIENCE;
 
-/// How often programs and the fleet are asked.
+/// The interval between two looks at the programs and the fleet.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// All this stands on a site.

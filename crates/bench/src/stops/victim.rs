@@ -9,7 +9,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::error::{BenchError, system};
 
-/// How often the programs are looked at while the end of the process is waited for.
+/// The interval between two looks at the programs while the end of the process is awaited.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// It is resumed when the value is dropped, so that nothing that waits for its end does so in vain.

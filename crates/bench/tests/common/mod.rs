@@ -1,5 +1,5 @@
-//! What tests of benchmarks share that run in several processes: each has a `main`, because it is
-//! also the program that all these processes run.
+//! The common part of tests of benchmarks that run in several processes: each has a `main`, because
+//! it is also the program that all these processes run.
 
 use std::fmt::Debug;
 use std::fs;

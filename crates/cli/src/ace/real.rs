@@ -21,7 +21,7 @@ use warren_sim::ace::{
 
 use crate::failure::{CODE_FAILURE, Failure};
 
-/// How long a fleet may take to serve.
+/// The time in which a fleet must serve.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) fn run(sequences: &[Sequence], options: Options) -> Result<Summary, Failure> {

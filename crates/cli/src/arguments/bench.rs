@@ -25,11 +25,11 @@ pub(crate) enum BenchTask {
     /// Whole programs (tar, git, make, sqlite3, ...), on a mount and on other file systems; needs
     /// root
     Apps(BenchApps),
-    /// How much slower clients become beside those of another user, by operation; needs root
+    /// The slowdown of clients beside those of another user, by operation; needs root
     Beside(BenchBeside),
     /// One client and one cell, in memory, compared with the same calls on other file systems
     Client(BenchClient),
-    /// What many idle clients cost: the latency of others, memory, descriptors, admissions
+    /// The cost of many idle clients: the latency of others, memory, descriptors, admissions
     Clients(BenchClients),
     /// Append and fsync by one and by several writers, compared with a file system and the bare
     /// device
@@ -39,15 +39,15 @@ pub(crate) enum BenchTask {
     /// The experiments of a paper, with the paper's numbers beside those measured; needs root
     #[command(subcommand)]
     Paper(BenchPaper),
-    /// How long clients wait after a kill of a cell and of a fleet, with full logs
+    /// The time that clients wait after a kill of a cell and of a fleet, with full logs
     Recovery(BenchRecovery),
     /// Many programs at once, on fleets of several sizes and on other file systems; needs root
     Scale(BenchScale),
     /// Whether what df shows can be written, and what writing costs on a pool that is nearly full,
     /// beside ext4; needs root
     Space(BenchSpace),
-    /// How long programs wait after a process was stopped (SIGSTOP): of the fleet, of a mount, or
-    /// another program; needs root
+    /// The time that programs wait after a process was stopped (SIGSTOP): of the fleet, of a mount,
+    /// or another program; needs root
     Stops(BenchStops),
 }
 

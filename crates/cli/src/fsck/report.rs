@@ -14,7 +14,7 @@ use crate::failure::{Failure, print_json};
 use crate::output::say;
 use crate::size;
 
-/// What was done with the logs.
+/// The treatment of the logs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Logs {

@@ -51,7 +51,7 @@ impl Checker<'_> {
         None
     }
 
-    /// What a shard that was given up has left beside its tree.
+    /// Checks the blocks that a shard which was given up has left beside its tree.
     pub(super) fn check_given_up(&mut self, slot: &RootSlot) {
         let shard = slot.shard;
         if slot.given_up {

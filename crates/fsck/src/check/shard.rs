@@ -23,7 +23,7 @@ struct Walk {
     next_sequence: u64,
     inodes: u64,
     used_blocks: u64,
-    /// What the shard owes to unwritten extents, by its record, and as counted.
+    /// The debt of the shard to unwritten extents, by its record, and as counted.
     recorded_owed: Owed,
     owed: Owed,
     file: Option<File>,

@@ -1,4 +1,4 @@
-//! What a repair did: one line for each mend.
+//! The mends of a repair, one line each.
 
 use thiserror::Error;
 use warren_base::{BlockNo, FileKind, Ino, InodeNumbers, ShardId};

@@ -380,7 +380,7 @@ fn a_directory_with_two_names_keeps_that_in_its_parent() {
     assert_eq!(draft.inode(sub).unwrap().parent, DIR);
 }
 
-/// What is in a directory is not removed with it, whatever its record or its links say.
+/// The entries of a directory are not removed with it, whatever its record or its links say.
 #[test]
 fn a_directory_with_entries_and_no_name_is_found_again() {
     for is_orphan in [true, false] {
@@ -482,7 +482,7 @@ fn of_unwritten_extents_that_overlap_the_first_is_kept() {
     assert_eq!(draft.inode(FILE).unwrap().blocks, 12);
 }
 
-/// What is recorded as used may be in use by what could not be read.
+/// Blocks that are recorded as used may belong to a record that could not be read.
 #[test]
 fn blocks_that_are_recorded_as_used_are_written_last() {
     let recorded = 0xffff_ffff;

@@ -13,7 +13,7 @@ use crate::abi;
 use crate::reply::{NewEntry, validity};
 use crate::sent_entries::Hash;
 
-/// How often a name is looked up. A lookup is repeated if the inode was gone when its cell was
+/// The limit of look-ups of a name. A lookup is repeated if the inode was gone when its cell was
 /// asked for the attributes: then another client has replaced the name in between.
 const LOOKUP_TRIES: u32 = 16;
 

@@ -1,4 +1,4 @@
-//! What only the owner of an inode may do, for callers that are not its owner.
+//! Changes that only the owner of an inode may make, for callers that are not its owner.
 //!
 //! Linux checks this with the owner that its inode shows (`inode_owner_or_capable`), without asking
 //! for attributes first, so that a former owner passes. A cell therefore checks the owner again,

@@ -72,7 +72,7 @@ impl Call<'_> {
     }
 }
 
-/// What has come in the slot's payload lane, which holds the longest value and list.
+/// Copies the value or list that has come in the slot's payload lane, which holds the longest ones.
 fn in_payload(slot: &dyn FleetSlot, bytes: u32) -> Result<Vec<u8>, Errno> {
     let found = slot.payload_in().get(..bytes as usize);
     found.map(<[u8]>::to_vec).ok_or(Errno::EPROTO)

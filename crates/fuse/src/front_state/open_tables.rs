@@ -66,7 +66,7 @@ pub(crate) struct KernelOpen {
     /// The unique number of the FUSE request that opened it.
     pub unique: u64,
     pub handle: u32,
-    /// How often the entry was used before.
+    /// The number of earlier uses of the entry.
     pub generation: u32,
 }
 
@@ -108,7 +108,7 @@ impl OpenTables<'_> {
         self.store(open_at(number), 0);
     }
 
-    /// How many opens were ever used at once.
+    /// The largest number of opens that were ever used at once.
     pub(crate) fn opens_end(self) -> u32 {
         (self.load(OPENS_END) as u32).min(OPENS_MAX as u32)
     }

@@ -11,7 +11,8 @@ const ENDS_MAX: u32 = 3;
 
 #[derive(Default)]
 pub(super) struct Blame {
-    /// How many fronts in a row have ended while they served a request, by its unique number.
+    /// The number of fronts in a row that have ended while they served a request, by its unique
+    /// number.
     ends: BTreeMap<u64, u32>,
 }
 

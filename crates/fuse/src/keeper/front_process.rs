@@ -29,11 +29,11 @@ use crate::front::FrontOptions;
 use crate::front_state::FrontState;
 use crate::process::{FrontOrder, FrontStart, ROLE_FRONT, WRITTEN_BACK};
 
-/// How long a process may take to end after its link was closed. After that, the kernel holds one
+/// The time in which a process must end after its link was closed. After that, the kernel holds one
 /// of its threads.
 const END_WAIT: Duration = Duration::from_millis(10);
 
-/// What each front of a mount starts with.
+/// The resources with which each front of a mount starts.
 pub(super) struct MountResources<'a> {
     pub device: OwnedFd,
     pub state: FrontState,
@@ -50,7 +50,7 @@ pub(super) struct FrontProcess {
     pub is_ready: bool,
 }
 
-/// What a front has sent.
+/// A message that a front has sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FrontMessage {
     /// It serves the mount.

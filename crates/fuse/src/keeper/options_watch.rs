@@ -20,7 +20,7 @@ impl OptionsWatch {
         Self { mounts: File::open("/proc/thread-self/mountinfo").ok(), sent: None }
     }
 
-    /// What to poll, and for which flags. A poll that finds them takes the event.
+    /// The descriptor to poll, and the flags to poll for. A poll that finds them takes the event.
     pub(super) fn polled(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         self.mounts.as_ref().map(|mounts| (mounts.as_fd(), PollFlags::PRI | PollFlags::ERR))
     }

@@ -33,7 +33,7 @@ use crate::mount::Mount;
 use crate::serve::DETACH_GRACE;
 use crate::users::Uses;
 
-/// How long the front of an unmounted mount may take to end. After that the mount counts as used
+/// The time in which the front of an unmounted mount must end. After that the mount counts as used
 /// elsewhere: in another mount namespace or through a bind mount.
 const DRAIN_WAIT: Duration = Duration::from_secs(1);
 
@@ -41,11 +41,11 @@ const DRAIN_WAIT: Duration = Duration::from_secs(1);
 /// machine a front ends late, and that is no use of the mount.
 const UNSEEN_WAIT: Duration = Duration::from_secs(4);
 
-/// How long a write-back may take. After that the front is replaced and the write-back repeated.
+/// The time limit of a write-back. After that the front is replaced and the write-back repeated.
 const WRITE_BACK_WAIT: Duration = Duration::from_secs(4);
 const WRITE_BACK_TRIES: u32 = 2;
 
-/// How long a terminated front may take to end, before it is killed.
+/// The time in which a terminated front must end, before it is killed.
 const CLOSE_WAIT: Duration = Duration::from_secs(5);
 
 /// Why a mount is to end.
@@ -59,7 +59,7 @@ pub(super) enum Reason {
     Abandoned,
 }
 
-/// How a mount has ended.
+/// The end of a mount.
 pub(super) enum End {
     /// It is unmounted, or its users were cut off as required.
     Ended,
@@ -73,7 +73,7 @@ impl End {
     }
 }
 
-/// What a teardown works on.
+/// The mount and the processes that a teardown works on.
 pub(super) struct Subject<'a> {
     pub mount: &'a Arc<Mount>,
     pub fronts: &'a mut Fronts,
@@ -104,7 +104,7 @@ enum Stage {
     },
 }
 
-/// What [`Teardown::advance`] came to.
+/// The result of [`Teardown::advance`].
 pub(super) enum Progress {
     /// It waits for an event or its deadline.
     Waits(Teardown),

@@ -54,7 +54,7 @@ impl JobQueue {
     }
 }
 
-/// What the background thread works with.
+/// The state that the background thread works with.
 pub(super) struct Background<'a> {
     front: &'a Front,
     channel: &'a Arc<dyn Channel>,

@@ -30,8 +30,8 @@ const LOOK_EVERY: u32 = 8;
 const SETTLED: u32 = 4;
 const LOOK_SETTLED: u32 = 32;
 
-/// What a move costs, in requests. It takes some 20 µs, of the reader and of the program that waits
-/// for it.
+/// The price of a move, in requests. It takes some 20 µs, of the reader and of the program that
+/// waits for it.
 const PRICE_MIN: u32 = 32;
 const PRICE_MAX: u32 = 256;
 /// So many requests are paid for in advance.
@@ -54,7 +54,7 @@ const STAT_MAX: usize = 1024;
 /// The processor's place in it, behind the thread's name.
 const PROCESSOR_AT: usize = 36;
 
-/// What the workers of a mount share.
+/// The state that the workers of a mount share.
 pub(super) struct Company {
     /// Where the reader is to wait.
     processor: AtomicU32,
@@ -74,7 +74,7 @@ struct Watched {
     /// Requests since it was looked at, and with how many it is looked at again.
     requests: u32,
     next_look: u32,
-    /// How steady the requests come from one thread.
+    /// The steadiness with which requests come from one thread.
     steadiness: u32,
     /// Requests in a row for which no cell was asked.
     unasked: u32,
@@ -85,14 +85,14 @@ struct Watched {
     moves: Moves,
 }
 
-/// What moves cost, in requests.
+/// The prices of moves, in requests.
 #[derive(Clone, Copy)]
 struct Moves {
     price: u32,
     credit: u32,
 }
 
-/// What a worker knows of itself.
+/// The place of a worker, as it knows it.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     processor: u32,

@@ -1,4 +1,4 @@
-//! What a dead predecessor left: kernel requests without a reply, and calls in flight.
+//! The state that a dead predecessor left: kernel requests without a reply, and calls in flight.
 //!
 //! Each slot that the predecessor used gets a thread of its own at once. The thread waits for the
 //! answer that is in flight, completes the slot's record, and serves the kernel request of the
@@ -23,7 +23,7 @@ pub(super) struct Inherited {
     in_flight: BTreeMap<SlotNo, u32>,
 }
 
-/// What is left in one slot.
+/// The state of one slot.
 pub(super) struct InheritedSlot {
     pub number: SlotNo,
     pub request: Option<BufferedMessage>,
@@ -59,7 +59,7 @@ impl Inherited {
         self.requests.remove(&slot)
     }
 
-    /// What is left in slots from `first` on. Threads with fixed slots below handle theirs.
+    /// The state of the slots from `first` on. Threads with fixed slots below handle theirs.
     pub(super) fn into_slots(self, first: usize) -> impl Iterator<Item = InheritedSlot> {
         let Self { mut requests, mut in_flight } = self;
         in_flight.retain(|slot, _| usize::from(slot.0) >= first);

@@ -1,4 +1,4 @@
-//! How the reader waits for the next message: it polls for some microseconds, then in the kernel.
+//! The reader's wait for the next message: it polls for some microseconds, then in the kernel.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,19 +7,19 @@ use warren_runtime::Loads;
 
 use crate::channel::{Channel, Received};
 
-/// How long the reader polls. Longer polling takes more processor time from the program and the
-/// cell on a busy machine than it saves.
+/// The time for which the reader polls. Longer polling takes more processor time from the program
+/// and the cell on a busy machine than it saves.
 const SHORT: Duration = Duration::from_micros(5);
 
-/// How long it polls beside a cell that sleeps, while processors are idle: as long as it takes the
-/// program to wake up and make its next call.
+/// The time for which it polls beside a cell that sleeps, while processors are idle. The program
+/// needs so long to wake up and to make its next call.
 const LONG: Duration = Duration::from_micros(40);
 
 /// After so many failed spins in a row the reader does not spin, until a message arrives within the
 /// time that a spin would have taken.
 const FAILED_SPINS_MAX: u32 = 16;
 
-/// How long it is believed that a processor is idle, or not.
+/// The time for which it is believed that a processor is idle, or not.
 const ROOM_LASTS: Duration = Duration::from_millis(1);
 
 /// Who else needs a processor while the reader spins.
@@ -32,7 +32,7 @@ pub(super) enum Beside {
     NoOther,
 }
 
-/// What the reader received, and how.
+/// The message that the reader received, and the way in which it came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Arrival {
     /// The message was there. More may be.

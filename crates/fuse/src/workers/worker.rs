@@ -1,4 +1,5 @@
-//! What one worker thread owns: a slot of the connection, and buffers for one kernel request.
+//! The state that one worker thread owns: a slot of the connection, and buffers for one kernel
+//! request.
 
 use warren_base::{Errno, InodeNumbers};
 

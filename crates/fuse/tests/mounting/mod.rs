@@ -88,7 +88,7 @@ impl Drop for Scratch {
     }
 }
 
-/// What a front of the pool starts with.
+/// The admission and the options with which a front of the pool starts.
 pub(crate) fn front(pool: &Path) -> (Admission, MountConfig) {
     let connect = ConnectOptions { front: true, ..ConnectOptions::default() };
     let admission = Admission::ask(pool, &connect).expect("an admission");

@@ -181,7 +181,7 @@ fn race(light: (u64, u64), heavy: (u64, u64), heavies: u32) -> (f64, f64) {
     (times.iter().sum::<f64>() / times.len() as f64, used as f64 / now as f64)
 }
 
-/// What the time of a round trip is alone: the cost of the request, and the pause.
+/// The time of a round trip without others: the cost of the request, and the pause.
 const NULL: (u64, u64) = (500, 700);
 
 #[test]

@@ -19,7 +19,7 @@ pub(super) struct Faults {
     pub losses: bool,
 }
 
-/// What a channel carries.
+/// A message in a channel.
 enum Parcel {
     /// Encoded, as between processes.
     Message(Vec<u8>),
@@ -31,7 +31,7 @@ enum Parcel {
     NoShard,
 }
 
-/// How often each rare thing happened.
+/// The number of times that each rare thing happened.
 #[derive(Debug, Default)]
 pub(super) struct Reached {
     found_late: u64,

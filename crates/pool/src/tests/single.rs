@@ -1,4 +1,4 @@
-//! What each algorithm does, step by step.
+//! The steps of each algorithm.
 
 use warren_base::CellId;
 
@@ -206,7 +206,7 @@ fn a_join_through_the_dead_fails() {
     assert_eq!(effects, [Effect::JoinFailed { waiting: vec![ticket] }]);
 }
 
-/// What a peer says that it cannot say costs it nothing and us nothing.
+/// A message that a peer may not send changes nothing there or here.
 #[test]
 fn elements_come_only_from_members_and_to_members() {
     let (algorithm, tuning) = (Algorithm::Bulk, Tuning::default());

@@ -49,7 +49,7 @@ pub(super) struct Finished {
     pub flush: bool,
 }
 
-/// What an I/O does, for the log.
+/// The kind of an I/O, for the log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Read,
@@ -59,7 +59,7 @@ enum What {
     Discard,
 }
 
-/// What an I/O does with its frames.
+/// The direction of an I/O between its frames and the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     Read,
@@ -234,7 +234,7 @@ impl Disk {
         self.device.in_flight()
     }
 
-    /// How many requests the device has ever completed.
+    /// The number of requests that the device has ever completed.
     pub(super) fn completed(&self) -> u64 {
         self.completed
     }

@@ -1,4 +1,4 @@
-//! What a cell knows about its idle times and its processor.
+//! A cell's knowledge of its idle times and its processor.
 
 use warren_shm::Processor;
 
@@ -8,7 +8,7 @@ use super::spin::Spin;
 pub(super) struct Idling {
     pub spin: Spin,
     pub moves: Moves,
-    /// What the vitals show: the processor, and whether others are idle.
+    /// The state that the vitals show: the processor, and whether others are idle.
     pub shown: Option<(Processor, bool)>,
 }
 

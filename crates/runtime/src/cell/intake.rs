@@ -73,7 +73,7 @@ pub(super) struct ClientWork {
 
 pub(super) type Work = Next<Completion, (CellId, PeerMessage), ClientWork>;
 
-/// What the cell does next.
+/// The next step of the cell.
 #[derive(Debug)]
 pub(super) enum Chosen {
     Work(Work),

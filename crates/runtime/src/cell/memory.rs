@@ -377,8 +377,8 @@ impl SharedMemory {
         self.watch.count()
     }
 
-    /// How many threads of the active clients may run or spin at a time, one each. A program waits
-    /// while a front works for it, so fronts and other clients are not added up.
+    /// The number of threads of the active clients that may run or spin at a time, one each. A
+    /// program waits while a front works for it, so fronts and other clients are not added up.
     pub(super) fn busy_clients(&self) -> usize {
         let places = (0..).map_while(|at| self.watch.active(at));
         let is_front = |place: &Place| {
@@ -393,7 +393,7 @@ impl SharedMemory {
         self.in_progress.get(&uid).copied().unwrap_or(0)
     }
 
-    /// What was spent for which user.
+    /// The time that was spent for each user.
     #[inline]
     pub(super) fn meter(&mut self) -> &mut Meter {
         &mut self.meter

@@ -20,7 +20,7 @@ use warren_shm::Processor;
 
 use crate::loads::Loads;
 
-/// How long it is believed that processors are idle, or not.
+/// The time for which it is believed that processors are idle, or not.
 const ROOM_LASTS: Duration = Duration::from_millis(1);
 
 /// Processors that must be idle for that: a part of them, and at least so many.

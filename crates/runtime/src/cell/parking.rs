@@ -1,5 +1,5 @@
-//! What a cell does without work: it spins a little, then sleeps. And its looks at the bell, which
-//! ends its sleep, and which clients ring whose doorbells it does not look at.
+//! A cell without work: it spins a little, then sleeps. And its looks at the bell, which ends its
+//! sleep, and which clients ring whose doorbells it does not look at.
 //!
 //! ```text
 //! no work -> spin, looking at doorbells -> parked = 1, one more turn -> sleep -> parked = 0
@@ -14,7 +14,8 @@ use super::{CellLoop, NextLook, ORDERS_EVERY, spin};
 use crate::bell::Rings;
 use crate::error::FleetError;
 
-/// How often a busy loop reads its bell, if there are clients whose doorbells it does not look at.
+/// The interval at which a busy loop reads its bell, if there are clients whose doorbells it does
+/// not look at.
 const BELL_EVERY: Duration = ORDERS_EVERY;
 
 /// The same after a ring, because further ones are likely.

@@ -87,7 +87,7 @@ pub(super) struct Dropped {
     pub stale: u64,
 }
 
-/// What [`PeerLinks::receive`] found.
+/// The result of [`PeerLinks::receive`].
 #[derive(Debug)]
 pub(super) enum Received {
     Message(PeerMessage),

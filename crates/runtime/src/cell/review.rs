@@ -13,8 +13,8 @@ use super::device_watch::Noticed;
 use super::memory::{LoggedLosses, Losses};
 use crate::error::FleetError;
 
-/// How often a cell looks for what waits for too long. What is found was there for one to two of
-/// these times, which is longer than all but few waits last.
+/// The interval at which a cell looks for what waits for too long. A wait that is found has lasted
+/// for one to two intervals, which is longer than all but few waits last.
 const REVIEW_EVERY: Duration = Duration::from_secs(1);
 
 impl CellLoop {

@@ -1,4 +1,4 @@
-//! How long a cell spins without work before it sleeps.
+//! The time for which a cell spins without work before it sleeps.
 //!
 //! Long spins halved the throughput of a busy machine (measured), because they took cores from
 //! threads with work. So a spin is [`SHORT`] unless every thread that may spin has its own core:
@@ -29,7 +29,7 @@ impl Spin {
         Self { cores, long: SHORT }
     }
 
-    /// How long to spin, while `spinners` threads may spin, this one included.
+    /// The time to spin, while `spinners` threads may spin, this one included.
     pub(super) fn limit(&self, spinners: usize) -> Duration {
         if spinners <= self.cores { self.long } else { SHORT }
     }

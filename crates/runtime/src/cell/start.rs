@@ -1,4 +1,4 @@
-//! What a cell's process starts with: the supervisor's first packet, the frames beside it, and the
+//! The start of a cell's process: the supervisor's first packet, the frames beside it, and the
 //! configuration of the cell's core.
 
 use std::collections::BTreeSet;

@@ -33,8 +33,8 @@ use crate::bell::Rings;
 /// nanosecond, so all of them cost a quarter of a null request.
 pub(super) const ACTIVE_MAX: usize = 64;
 
-/// How long after its last ring a client is active. A request after a longer pause costs the client
-/// the system call for the bell, half a microsecond.
+/// The time after its last ring for which a client is active. A request after a longer pause costs
+/// the client the system call for the bell, half a microsecond.
 pub(super) const LATELY: Duration = Duration::from_millis(5);
 
 /// Idle clients that a look examines, if their classes are called.
@@ -131,7 +131,7 @@ impl Watch {
         self.active.get(at).map(|active| active.place)
     }
 
-    /// How many clients are active: each may have a thread that spins.
+    /// The number of active clients. Each may have a thread that spins.
     #[inline]
     pub(super) fn count(&self) -> usize {
         self.active.len()

@@ -22,13 +22,13 @@ use crate::silence::{self, Silence};
 use crate::socket_path::{self, PoolId, SocketPath};
 use crate::status::{FleetStatus, SILENT};
 
-/// How long a fleet may take to reply.
+/// The time in which a fleet must reply.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long all fleets together may take to send their status.
+/// The time in which all fleets together must send their status.
 pub const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a request is sent again after the connection was closed. After `SUCCESSORS_MAX` failed
+/// The limit of repetitions of a request whose connection was closed. After `SUCCESSORS_MAX` failed
 /// supervisors in a row there is no other.
 const EXCHANGES_MAX: usize = 100;
 
@@ -351,7 +351,7 @@ pub fn is_served(pool: &Path) -> Result<bool, FleetError> {
     }
 }
 
-/// How a fleet is stopped.
+/// The options of a fleet's stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StopOptions {
     /// Cuts off programs that use the mounts, after the data that they have stored was written

@@ -12,8 +12,8 @@ use crate::error::FleetError;
 use crate::message::STOP_TIMEOUT;
 use crate::pool::grow::grow_offline;
 
-/// How long a pool may be in use without a fleet that answers: one starts, or another command has
-/// the pool for a moment.
+/// The time for which a pool may be in use without a fleet that answers: one starts, or another
+/// command has the pool for a moment.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Makes a pool so many blocks large, and its file that long. A fleet that serves the pool does it.

@@ -10,7 +10,7 @@ use super::control::{ask, exchange, reply_deadline, status};
 use crate::error::FleetError;
 use crate::status::TakenOutStatus;
 
-/// How long the cell may take to serve, or to be taken out again: its processes may end a dozen
+/// The time in which the cell must serve, or be taken out again: its processes may end a dozen
 /// times with growing pauses, and each may have a long log to replay.
 const TIMEOUT: Duration = Duration::from_secs(120);
 

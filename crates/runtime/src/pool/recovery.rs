@@ -170,7 +170,7 @@ fn marked(ledger: &Ledger) -> BTreeSet<ShardId> {
     shards.filter(|shard| is_marked(shard) && !ledger.unreadable().contains_key(shard)).collect()
 }
 
-/// What the cells are started with.
+/// The state with which the cells are started.
 struct Start {
     cells: u16,
     /// Shards that are left out.

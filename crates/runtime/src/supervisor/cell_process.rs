@@ -21,7 +21,7 @@ pub(super) struct LinkEnd {
     pub fds: Vec<OwnedFd>,
 }
 
-/// How a cell's process ended.
+/// The end of a cell's process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ended {
     /// It has not ended, or no supervisor saw it.
@@ -69,7 +69,7 @@ pub(super) struct Pauses {
     pub restarts: u64,
     /// When the cell was lost, while it is.
     pub since: Option<Instant>,
-    /// How long the last pause was, once it was over.
+    /// The length of the last pause, once it was over.
     pub last: Option<Duration>,
 }
 

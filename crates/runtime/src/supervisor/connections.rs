@@ -294,7 +294,7 @@ impl Connections {
         self.is_short
     }
 
-    /// How long no connection is accepted because too many were.
+    /// The time for which no connection is accepted because too many were.
     pub(super) fn pause(&self, now: Instant) -> Option<Duration> {
         self.pace.wait(now)
     }

@@ -8,7 +8,8 @@ use warren_base::{CellId, ClientId};
 use warren_proto::control::{Order, Report};
 use warren_supervisor::{Effect, Ledger, Supervisor};
 
-/// What was logged already, so that it is logged once. The next supervisor begins anew.
+/// The facts that were logged already, so that each is logged once. The next supervisor begins
+/// anew.
 #[derive(Default)]
 pub(super) struct Logged {
     /// Why the log cannot be written; empty if it can.

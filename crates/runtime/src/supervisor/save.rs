@@ -37,7 +37,7 @@ use crate::message::path_of;
 use crate::pool::blocks::Blocks;
 
 const BLOCK: u64 = BLOCK_SIZE as u64;
-/// How long the submitted I/O of dead cells may take to end, longer than was ever seen; and the
+/// The time in which the submitted I/O of dead cells must end, longer than was ever seen; and the
 /// pause between two checks.
 const LANDING_WAIT: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);

@@ -18,14 +18,14 @@ use warren_transport::control::Leave;
 
 use crate::message::STOP_TIMEOUT;
 
-/// How long the mount keepers may take to find the users of their mounts, and then to unmount.
+/// The time in which the mount keepers must find the users of their mounts, and then unmount.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long they may take to write back the data stored through mappings, and to cut the users off.
+/// The time in which they must write back the data stored through mappings, and cut the users off.
 /// A client waits longer than that for its answer.
 const FORCE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a trial may take.
+/// The time limit of a trial.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(90);
 
 // A client that waits for the stop waits longer than the trial and the fronts may take.

@@ -16,7 +16,7 @@ use super::SERVER;
 use super::cells::{await_successor, kill_cell};
 use super::ground::{Files, Scratch, connect, memfd_of};
 
-/// How long a successor may take.
+/// The time in which a successor must serve.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The supervisor's process, found without the control socket.

@@ -1,5 +1,5 @@
-//! What peers of the control socket may do and see: user 0 without capabilities, and users beside
-//! each other.
+//! The rights of peers of the control socket: user 0 without capabilities, and users beside each
+//! other.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;

@@ -13,7 +13,7 @@ use super::*;
 const TICK: Duration = Duration::from_millis(30);
 const TICKS_MAX: u64 = 3;
 
-/// How much may happen.
+/// The limits of what may happen.
 #[derive(Clone, Copy)]
 struct Bounds {
     cells: u16,
@@ -51,7 +51,7 @@ enum Happens {
     Tick,
 }
 
-/// What was said in the trial of a process.
+/// The statements in the trial of a process.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Said {
     accused: Process,
@@ -81,7 +81,7 @@ struct World {
     epochs: Vec<u32>,
     /// By the number of the trial.
     said: BTreeMap<u64, Said>,
-    /// How often accusations of a process against a cell were voted down.
+    /// The number of a process's accusations against a cell that were voted down.
     voted_down: BTreeMap<(Process, CellId), u32>,
     /// Accusers that were sentenced and live.
     corrupt: BTreeSet<Process>,

@@ -35,7 +35,7 @@ struct State {
     owners: BTreeMap<u64, ShardId>,
 }
 
-/// What is found where nothing was written: a pool that grows may find anything.
+/// The contents of a block that was never written: a pool that grows may find anything.
 const UNWRITTEN: [u8; BLOCK_SIZE] = [0xa5; BLOCK_SIZE];
 
 /// A device that loses writes that were not flushed.

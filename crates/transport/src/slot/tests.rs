@@ -553,7 +553,7 @@ fn a_fleet_that_has_ended_is_an_error_of_every_call() {
     assert_eq!(slot.call(USER, &on(1), 0), Err(Errno::EIO), "no map will come");
 }
 
-/// What has come is returned, also if the fleet has ended since.
+/// An answer that has come is returned, also if the fleet has ended since.
 #[test]
 fn an_answer_that_came_before_the_end_is_returned() {
     let mut fleet = Fleet::new(1, &[0]);

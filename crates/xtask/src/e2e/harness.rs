@@ -1,4 +1,4 @@
-//! What all cases use.
+//! The modules that all cases use.
 //!
 //! ```text
 //! ground, options        where a run happens, its options, the tally of its results

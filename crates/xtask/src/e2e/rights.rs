@@ -1,4 +1,4 @@
-//! What users and hostile clients may do, and what forbids something to the fleet itself.
+//! The rights of users and hostile clients, and the restrictions of the fleet itself.
 
 mod access;
 mod attacked;

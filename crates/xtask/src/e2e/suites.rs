@@ -137,7 +137,7 @@ fn appended_twice(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// What is not as on ext4 through the kernel, according to `docs/operations.md`.
+/// The differences from ext4 through the kernel, according to `docs/operations.md`.
 fn differences(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     if !packages::present("python3") {
         return skipped("python3");
@@ -235,7 +235,7 @@ struct Results {
     said: String,
 }
 
-/// How many lines explain a failure.
+/// The number of lines that explain a failure.
 const EXPLANATION: usize = 4;
 
 impl Results {

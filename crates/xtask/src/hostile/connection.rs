@@ -34,7 +34,7 @@ const REPLY_MAX: usize = 64 * 1024;
 /// Inodes whose capabilities a client keeps.
 const REACHED_MAX: usize = 4096;
 
-/// How long a fleet under attack may take to answer at its socket.
+/// The time in which a fleet under attack must answer at its socket.
 const RESPONSE_MAX: Duration = Duration::from_secs(20);
 
 /// First byte of a packet whose body is in it, and of one whose body is in a memfd beside it.

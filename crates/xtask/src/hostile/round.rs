@@ -1,4 +1,5 @@
-//! What all attackers share: the target, the counts of a round, and the first requests of a round.
+//! The common state of all attackers: the target, the counts of a round, and the first requests of
+//! a round.
 
 use std::path::PathBuf;
 use std::thread;
@@ -41,7 +42,7 @@ impl Counts {
     }
 }
 
-/// How long one round of an attack lasts at most.
+/// The longest duration of one round of an attack.
 const ROUND: Duration = Duration::from_secs(2);
 
 /// Between two attempts to be admitted: the other attackers may have taken all room.

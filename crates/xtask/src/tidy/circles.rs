@@ -44,7 +44,7 @@ fn check_crate(of: &Crate) -> Option<Excess> {
     (excess.amount > 0).then_some(excess)
 }
 
-/// What the folders of a level import from each other.
+/// The imports of the folders of a level from each other.
 fn level(of: &Crate, imports: &[BTreeSet<ModuleNo>], parent: ModuleNo) -> Imports {
     let mut level = Imports::new();
     let pairs =

@@ -1,12 +1,12 @@
-//! A doc comment does not begin with "Of", "Those", "With" or "None", because what follows such a
-//! word is a fragment that names neither a subject nor the thing itself. `None` in backticks is
-//! allowed: the sentence behind it says what the value means.
+//! A doc comment does not begin with a word such as "Of" or "What", because what follows it is a
+//! fragment that names neither a subject nor the thing itself. `None` in backticks is allowed: the
+//! sentence behind it says what the value means.
 
 use super::exceptions::{Excess, Rule};
 use super::finding::Finding;
 use super::source::{Prose, Source, line_of};
 
-const WORDS: &[&str] = &["Of", "Those", "With", "None"];
+const WORDS: &[&str] = &["Of", "Those", "With", "None", "What", "How"];
 
 /// A line of a doc comment begins with one of these.
 const MARKERS: [&str; 2] = ["///", "//!"];
@@ -66,6 +66,10 @@ mod tests {
         let fields =
             "struct A {\n    /// None yet.\n    a: u8,\n    /// With room.\n    b: u8,\n}\n";
         assert_eq!(lines(fields), [2, 4]);
+        assert_eq!(
+            lines("//! What is shared.\n\n/// How long it takes.\nconst A: u8 = 1;\n"),
+            [1, 3]
+        );
     }
 
     #[test]
@@ -80,6 +84,9 @@ mod tests {
     #[test]
     fn other_openings_pass() {
         assert!(lines("/// `None` if there is none.\nfn f() {}\n").is_empty());
+        assert!(
+            lines("/// Whatever it is, a cell has it. However it came.\nfn f() {}\n").is_empty()
+        );
         assert!(lines("/// Without room.\nfn f() {}\n/// Often called.\nfn g() {}\n").is_empty());
         assert!(lines("// Of all.\n//// With room.\nfn f() { g(\"/// Of all.\") }\n").is_empty());
     }

@@ -30,7 +30,7 @@ const WORDS: &[&str] = &[
 
 const NAMES: &[&str] = &["door", "visitor", "post", "picture", "told", "heard"];
 
-/// What the words in documents are an excess of.
+/// The name of all documents, of which their words are an excess.
 const DOCUMENTS: &str = "documents";
 
 const THIS_FILE: &str = "crates/xtask/src/tidy/wording.rs";

@@ -20,7 +20,7 @@ const AT_ONCE: usize = 4;
 /// A compilation that takes longer is taken for one that never ends.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often a signal is looked for while a program runs.
+/// The interval between two checks for a signal while a program runs.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) struct Compilation {

@@ -155,7 +155,7 @@ pub(super) fn measure(
     Ok(LatencyReport { crossings, parts })
 }
 
-/// What a fault that a cell serves consists of, as far as it can be measured from outside.
+/// The parts of a fault that a cell serves, as far as they can be measured from outside.
 fn parts(fault: &Times, null: &[f64], page: &[f64]) -> Vec<Part> {
     let median = |times: &[f64]| Spread::of(times).median_ns;
     let (whole, local) = (median(&fault.far), median(&fault.near));

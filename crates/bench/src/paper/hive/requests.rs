@@ -33,7 +33,7 @@ const WARM_UP: u32 = 200;
 const CALLS_ASLEEP: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// How long the owner of the vitals may take to beat.
+/// The longest time between two beats of the vitals' owner.
 const TURN_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]

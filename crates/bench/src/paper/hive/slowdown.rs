@@ -140,7 +140,7 @@ fn compile(
     Ok(ns)
 }
 
-/// What the programs that compute write on the host.
+/// The files that the computing programs write on the host.
 struct Results(Vec<(&'static str, Vec<u8>)>);
 
 impl Results {

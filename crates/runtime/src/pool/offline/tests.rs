@@ -517,7 +517,7 @@ fn what_a_client_has_written_is_no_kept_record() {
     repaired.is_without(&[], ALL);
 }
 
-/// What was kept before the tree was written again is of the past.
+/// Records that were kept before the tree was written again are obsolete.
 #[test]
 fn records_that_were_kept_before_an_earlier_repair_are_not_replayed() {
     let device = Device::with_kept(2, flip);

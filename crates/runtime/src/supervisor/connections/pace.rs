@@ -54,7 +54,7 @@ impl Pace {
         self.tokens -= 1;
     }
 
-    /// How long no connection is permitted.
+    /// The time for which no connection is permitted.
     pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
         let due = self.since + TICK;
         (self.tokens == 0 && now < due).then(|| due - now)

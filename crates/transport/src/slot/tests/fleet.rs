@@ -25,7 +25,7 @@ use crate::admission::{Admission, Terms};
 use crate::connection::Connection;
 use crate::control::FLIGHTS_LEN;
 
-/// How long a script waits for a request that must come.
+/// The time for which a script waits for a request that must come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const SLOTS: u16 = 3;

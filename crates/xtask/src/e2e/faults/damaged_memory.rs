@@ -15,7 +15,7 @@ use crate::e2e::harness::fleet::Fleet;
 use crate::e2e::harness::ground::{Ground, Tally, Verdict};
 use crate::e2e::harness::process::holds_within;
 
-/// How long a kernel may keep pages that are recalled from it.
+/// The time for which a kernel may keep pages that are recalled from it.
 const RECALL_MAX: Duration = Duration::from_secs(10);
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {

@@ -55,10 +55,10 @@ const CACHE_MIB: u16 = 8;
 const CALL_MAX: Duration = Duration::from_secs(5);
 /// A call that takes longer is assumed never to return.
 const HANG: Duration = Duration::from_secs(30);
-/// How long it may take until the status shows that the fleet is read-only, or changes are durable
+/// The time in which the status must show that the fleet is read-only, or changes are durable
 /// again.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
-/// How long a start on a device that fails may take until it succeeds or fails.
+/// The time in which a start on a device that fails must succeed or fail.
 const START_MAX: Duration = Duration::from_secs(15);
 /// The longest part of a round.
 const PART_MAX_MS: u64 = 400;
@@ -200,8 +200,8 @@ impl Loop {
     }
 }
 
-/// What happens to a fleet and its device while the programs, to which these states belong, work.
-/// Returns since when the device fails, if it still does, and else for how long it did.
+/// Disturbs a fleet and its device while the programs, to which these states belong, work. Returns
+/// since when the device fails, if it still does, and else for how long it did.
 type Disturb<'d> = dyn FnMut(&mut Pool<'_>, &Fleet, &[Arc<Watch>], &mut Totals) -> Result<(Option<Instant>, Duration)>
     + 'd;
 

@@ -33,7 +33,7 @@ const KILLS_FULL: usize = 1000;
 const DEATHS: usize = 6;
 const DEATHS_FULL: usize = 200;
 
-/// How long a cell may be without a successor that serves.
+/// The time for which a cell may be without a successor that serves.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
 
 /// The longest time between two kills.
@@ -130,7 +130,7 @@ pub(super) enum Victim {
 }
 
 impl Victim {
-    /// How the command line of such a process begins.
+    /// The beginning of such a process's command line.
     const fn begins(self) -> &'static [u8] {
         match self {
             Self::Cell => b"warren\0cell\0",
@@ -316,7 +316,7 @@ fn is_ready(line: &str) -> bool {
     line.contains(": ready,")
 }
 
-/// How long cells did not serve, in milliseconds, as the supervisor reports.
+/// The times in which cells did not serve, in milliseconds, as the supervisor reports them.
 pub(super) struct Pauses(Vec<u64>);
 
 impl Pauses {

@@ -87,7 +87,7 @@ const SYNCED: &str = r#"
 ${i}b"; done
 "#;
 
-/// What is synced while the cell is out.
+/// The commands that sync while the cell is out.
 const BESIDE_AGAIN: &str = r#"
     for i in $(seq 12); do
       mkdir more$i; for f in a b; do echo $i > more$i/$f; sync more$i/$f more$i; done

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 const NEEDED: [&str; 6] = ["strip", "ar", "gzip", "dpkg-deb", "man", "groff"];
 
-/// What the package must have, besides a man page for each command.
+/// The files that the package must have, besides a man page for each command.
 const INSTALLED: [&str; 11] = [
     "usr/share/warren/magic",
     "usr/lib/warren/libwarren_interpose.so",

@@ -14,9 +14,9 @@ use warren_base::InodeNumbers;
 use super::ground::{Ground, Verdict};
 use super::process::{self, Outcome, tail};
 
-/// How long any single command of Warren's may take. The slowest, a stop, writes a checkpoint.
+/// The time limit of any single command of Warren's. The slowest, a stop, writes a checkpoint.
 const COMMAND_LIMIT: Duration = Duration::from_secs(60);
-/// How long a fleet may take until it serves.
+/// The time in which a fleet must serve.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
 /// The same options as those of the reference mount.

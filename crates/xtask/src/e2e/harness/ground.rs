@@ -1,4 +1,4 @@
-//! What all cases share: the place where they run, and the tally of their results.
+//! The common ground of all cases: the place where they run, and the tally of their results.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -35,7 +35,7 @@ pub(crate) struct Options {
     pub cache_mib: Option<u32>,
     /// Files that threads open in each scene of `threads_open.c`.
     pub files: Option<u32>,
-    /// How long the case `chaos` breaks things.
+    /// The time for which the case `chaos` breaks things.
     pub minutes: Option<u32>,
     /// Seed of everything that is drawn. Without it every run draws a new one.
     pub seed: Option<u64>,

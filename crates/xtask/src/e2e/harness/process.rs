@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// The interval between two checks of a running command.
 const POLL: Duration = Duration::from_millis(2);
 
-/// How long a case waits for something that happens soon.
+/// The longest wait of a case for something that happens soon.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The output of a command, and how it ended.

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 
 use super::process::tail;
 
-/// How many calls a process has served, according to its block.
+/// The number of calls that a process has served, according to its block.
 pub(crate) fn served(block: &str) -> u64 {
     let count = block.lines().find_map(|line| line.strip_prefix("served "));
     count.and_then(|count| count.parse().ok()).unwrap_or(0)
@@ -19,7 +19,8 @@ pub(crate) fn ensure_served(report: &str, least: u64) -> Result<&str> {
     Ok(most)
 }
 
-/// How many calls with these numbers the kernel has made, according to the block of a process.
+/// The number of calls with these numbers that the kernel has made, according to the block of a
+/// process.
 pub(crate) fn passed(block: &str, numbers: &[u64]) -> u64 {
     of_calls(block, "call ", numbers)
 }

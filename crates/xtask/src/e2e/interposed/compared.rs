@@ -327,7 +327,7 @@ fn storms_survived(ground: &Ground, cells: u16) -> Result<()> {
     Ok(())
 }
 
-/// What programs seldom do, in the mount and on the ordinary file system.
+/// Compares calls that programs seldom make in the mount and on the ordinary file system.
 fn unusual_uses(ground: &Ground, cells: u16) -> Result<()> {
     let rounds = if ground.options.full { "100" } else { "1" };
     for user in &USERS[..2] {
@@ -357,8 +357,8 @@ fn prepare_others(ground: &Ground, others: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What an interposed program does in a directory that another one watches, beside the same done by
-/// the kernel.
+/// Compares the calls of an interposed program in a directory that another one watches with the
+/// same calls by the kernel.
 fn files_watched(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
         let run = Run { program: "watched", user, options: &[], cells, words: "" };

@@ -63,7 +63,7 @@ impl Holder {
         Ok(holder)
     }
 
-    /// What the kernel shows as one of its descriptors.
+    /// The path that the kernel shows for one of its descriptors.
     fn link_of(&self, number: &str) -> Result<PathBuf> {
         let link = format!("/proc/{}/fd/{number}", self.child.id());
         fs::read_link(&link).with_context(|| link.clone())

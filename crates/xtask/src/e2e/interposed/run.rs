@@ -17,7 +17,7 @@ use crate::e2e::harness::programs::compiled;
 
 /// The time that a short run of a probe may take.
 pub(super) const PROBE_LIMIT: Duration = Duration::from_secs(120);
-/// How much more time a long run has.
+/// The factor by which a long run has more time.
 const FULL: u32 = 15;
 /// The number of the call.
 pub(super) const OPENAT: u64 = 257;

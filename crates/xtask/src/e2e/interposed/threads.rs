@@ -25,7 +25,7 @@ const FILES_FULL: u32 = 50_000;
 /// The fewest served calls for each file of a scene, beyond [`WARM_SERVED`]. The kernel makes the
 /// others, because it had to have some files.
 const SERVED_OF_A_FILE: u64 = 2;
-/// What makes a process known to the fleet, and how many of these calls are served then.
+/// The number of served calls that make a process known to the fleet.
 const WARM_SERVED: u64 = 20_000;
 /// Processes of `ids.c` for each call that changes ids.
 const IDS: u32 = 4;

@@ -1,4 +1,4 @@
-//! How mounts end: data that running programs have stored is kept, the programs are named, and
+//! The end of mounts: data that running programs have stored is kept, the programs are named, and
 //! nothing is ever written into the directory below.
 
 use std::collections::BTreeSet;

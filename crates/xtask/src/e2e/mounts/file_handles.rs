@@ -30,7 +30,7 @@ pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     run_cases(CASES, ground, cells, tally);
 }
 
-/// What the program prints.
+/// Runs the program, and returns what it prints.
 fn handles(ground: &Ground, part: &str, dir: &Path, file: &Path) -> Result<String> {
     let mut command = Command::new(compiled(ground, "names/file_handles")?);
     command.arg(part).arg(dir).arg(file);
@@ -111,7 +111,8 @@ fn without_path(printed: &str) -> String {
     printed.lines().filter(|line| !line.starts_with("getcwd:")).collect::<Vec<_>>().join("\n")
 }
 
-/// What a program finds in its directory below `here` after the removal of that below `there`.
+/// Returns what a program finds in its directory below `here` after the removal of that below
+/// `there`.
 fn removed(ground: &Ground, here: &Path, there: &Path, removal: &[&str]) -> Result<String> {
     let top = here.join("top");
     if top.exists() {

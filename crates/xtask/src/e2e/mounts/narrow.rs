@@ -49,7 +49,7 @@ fn compiled_narrow(ground: &Ground) -> Result<Option<PathBuf>> {
     Ok(program.exists().then_some(program))
 }
 
-/// What a program prints of a directory: by the library, if there is a report for it.
+/// Returns what a program prints of a directory: by the library, if there is a report for it.
 fn shown(ground: &Ground, program: &Path, dir: &Path, report: Option<&Path>) -> Result<String> {
     let mut command = Command::new(program);
     command.arg(dir);

@@ -40,7 +40,7 @@ const FILL: &str = r#"
     done
 "#;
 
-/// How a small file system is made, and made larger.
+/// The commands that make a small file system, and make it larger.
 struct Host {
     name: &'static str,
     make: &'static str,

@@ -29,15 +29,16 @@ use crate::hostile;
 const CLOSED_FILES: &[(&str, u32)] =
     &[("readable", 0o644), ("writable", 0o666), ("program", 0o4755), ("directory/prey", 0o644)];
 
-/// How long the attack lasts; the honest program starts after it and ends before it.
+/// The duration of the attack; the honest program starts after it and ends before it.
 const ATTACK: Duration = Duration::from_secs(8);
 const ATTACK_FULL: Duration = Duration::from_secs(60);
 
-/// How long the honest programs work before it and beside the honest load, for comparison.
+/// The time for which the honest programs work before it and beside the honest load, for
+/// comparison.
 const BEFORE: Duration = Duration::from_secs(2);
 const BEFORE_FULL: Duration = Duration::from_secs(15);
 
-/// How long the honest load continues after the programs beside it.
+/// The time for which the honest load continues after the programs beside it.
 const LOAD_MORE: Duration = Duration::from_secs(1);
 
 /// A user other than root and the hostile client's.
@@ -47,7 +48,7 @@ const ORDINARY_USER: u32 = 12_345;
 /// share is not counted: the segments of the admitted clients bound it.
 const PRIVATE_MAX: u64 = 1 << 30;
 
-/// How long the fleet may take to release everything of a client that is gone.
+/// The time in which the fleet must release everything of a client that is gone.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {

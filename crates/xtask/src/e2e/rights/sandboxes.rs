@@ -38,8 +38,8 @@ pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     run_cases(CASES, ground, cells, tally);
 }
 
-/// What root of a container lacks that may mount (Docker's default and SYS_ADMIN), and what it
-/// would be served otherwise without.
+/// The capabilities that root of a container lacks that may mount (Docker's default and SYS_ADMIN),
+/// and those without which it would be served otherwise.
 const LACKS: [(&str, bool); 2] = [("dac_read_search,-linux_immutable", true), ("chown", false)];
 
 /// Programs of a root who lacks capabilities are served by a fleet of such a root, if their calls

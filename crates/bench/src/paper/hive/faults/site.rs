@@ -31,11 +31,11 @@ const POOL_BYTES: u64 = 256 << 20;
 const FIRST: &str = "first";
 const CHECK: &str = "check";
 
-/// How long both pmakes may take after the fault. If they take longer, the mount is taken from
+/// The time limit of both pmakes after the fault. If they take longer, the mount is taken from
 /// them.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a successor may take until it serves.
+/// The time in which a successor must serve.
 const RECOVERY_MAX: Duration = Duration::from_secs(20);
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);

@@ -46,7 +46,7 @@ const STANDS: Duration = Duration::from_millis(30);
 /// The least priority of a thread.
 const NICEST: i32 = 19;
 
-/// What a process without memory may still map.
+/// The number of bytes that a process without memory may still map.
 const MEMORY_LEFT: u64 = 1 << 20;
 
 /// Forged records within a minute. Twelve alarms end a fleet (decision 19).
@@ -56,7 +56,7 @@ const FORGED_IN: Duration = Duration::from_secs(60);
 /// A device that refuses a number of requests refuses up to so many.
 const REFUSED_MAX: u64 = 6;
 
-/// How something is undone.
+/// The way in which a fault is undone.
 enum Undo<'a> {
     Resume(Pid),
     /// Its soft limit is raised to its hard limit, as it was.
@@ -122,7 +122,7 @@ pub(super) struct Failing<'a> {
     pub watches: Vec<Arc<Watch>>,
 }
 
-/// What is broken besides processes.
+/// The parts that are broken besides processes.
 #[derive(Clone, Copy)]
 pub(super) struct Scene<'a> {
     pub fleet: &'a Fleet,

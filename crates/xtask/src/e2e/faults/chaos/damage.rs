@@ -101,7 +101,7 @@ fn checksums(at: u64, table: &[u8]) -> Vec<(u64, (u32, u64))> {
     table.chunks_exact(ENTRY).enumerate().filter_map(of_entry).collect()
 }
 
-/// What is written into a link in the name of the sender.
+/// The words that are written into a link in the name of the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Lie {
     /// A record with a wrong checksum.

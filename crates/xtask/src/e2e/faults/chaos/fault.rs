@@ -1,4 +1,4 @@
-//! What can be broken: each kind of fault with its weight and its name.
+//! The kinds of faults, each with its weight and its name.
 
 use rustix::process::{Pid, Signal};
 use warren_base::Rng;
@@ -74,7 +74,7 @@ pub(super) enum Fault {
     FlipPage,
     /// The same with a bit of the page's checksum in the table of frames.
     FlipChecksum,
-    /// What no correct cell writes is in a cell's link to another one.
+    /// A cell's link to another one has words that no correct cell writes.
     Forge,
     /// All processes of the fleet and of its mounts are stopped for a moment.
     Freeze,

@@ -18,7 +18,7 @@ use rustix::process::Pid;
 use super::fault::{Fault, Role};
 use super::marked::Lost;
 
-/// What the fleet logs of a successor.
+/// The words that the fleet logs of a successor.
 const BACK: &str = " serves again after ";
 
 /// A process that is hurt.
@@ -30,7 +30,7 @@ struct Injury {
     process: OwnedFd,
 }
 
-/// What a mount keeper logs before the mount point of its front.
+/// The words that a mount keeper logs before the mount point of its front.
 const FRONT: &str = "the front of ";
 
 /// A process whose return the fleet, or a mount keeper, logs.

@@ -42,12 +42,13 @@ const WORD: usize = 8;
 
 /// Between two steps a cell may sleep, and adds checksums before.
 const STEP_EVERY: Duration = Duration::from_millis(1);
-/// How long the fleet may be unable to answer, and the program to end: until a wave has ended.
+/// The time for which the fleet may be unable to answer, and the program to end: until a wave has
+/// ended.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Discards that may follow each other while a file is compared.
 const DISCARDS_MAX: u32 = 20;
 
-/// What is in a page.
+/// The contents of a page.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Mark {
     file: u32,
@@ -80,7 +81,7 @@ impl Mark {
     }
 }
 
-/// What was damaged, and by which fault. It is noted before it happens.
+/// The damaged pages, each with its fault. They are noted before the damage happens.
 #[derive(Default)]
 pub(super) struct Hits(Mutex<BTreeMap<Mark, Fault>>);
 

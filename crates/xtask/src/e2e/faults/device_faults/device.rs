@@ -38,7 +38,7 @@ const WRITE_MAX: usize = 1 << 20;
 /// The longest that a process takes to receive the answer to its failed flush.
 pub(super) const WINDOW: Duration = Duration::from_millis(100);
 
-/// What fails.
+/// The kind of request that fails.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(in crate::e2e) enum What {
     Read,
@@ -58,7 +58,7 @@ pub(in crate::e2e) enum Whose {
 pub(in crate::e2e) struct Fault {
     pub what: What,
     pub whose: Whose,
-    /// How often; `None`: until the device is healed.
+    /// The number of failures; `None` until the device is healed.
     pub times: Option<u64>,
     /// One of so many requests fails.
     pub one_in: u64,
@@ -191,7 +191,7 @@ impl Loss {
 }
 
 impl State {
-    /// How long the loss may still be unknown to the process.
+    /// The time for which the loss may still be unknown to the process.
     fn window(&self) -> Option<Duration> {
         WINDOW.checked_sub(self.lost_at?.elapsed()).filter(|rest| !rest.is_zero())
     }

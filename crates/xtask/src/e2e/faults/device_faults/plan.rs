@@ -1,12 +1,12 @@
-//! What is drawn for a round: which requests of the device fail, which processes are killed, and
-//! how it ends.
+//! The plan of a round, as it is drawn: which requests of the device fail, which processes are
+//! killed, and how it ends.
 
 use warren_base::Rng;
 
 use super::super::kills::Victim;
 use super::device::{Fault, What, Whose};
 
-/// How the fleet sees the device.
+/// The kind of device that the fleet sees.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     File,
@@ -31,7 +31,7 @@ pub(super) struct Plan {
     pub ending: Ending,
 }
 
-/// How a round ends.
+/// The end of a round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ending {
     /// Whether a process was killed before.
