@@ -188,7 +188,7 @@ fn measure_one(
                 interruption.check()?;
                 let at = (turn + round as usize) % subjects.len();
                 let programs = &mut subjects[at].programs;
-                let ns = programs.at_once(operation, options.calls, count, interruption)?;
+                let ns = programs.run_batches(operation, options.calls, count, interruption)?;
                 if round >= ROUNDS_BEFORE {
                     batches[at][point].push(ns);
                 }

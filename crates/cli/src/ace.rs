@@ -16,7 +16,7 @@ pub(crate) fn perform(arguments: &Ace) -> Result<ExitCode, Failure> {
     let threads = arguments.threads.unwrap_or(cores).max(1);
     let options = Options { no_flush: arguments.no_flush, plant: None };
     let summary = match arguments.real {
-        Some(count) => real::run(&some(arguments.seed, count), options)?,
+        Some(count) => real::run(&random_sequences(arguments.seed, count), options)?,
         None => {
             let mut sequences = singles();
             sequences.extend(replacements());
@@ -31,7 +31,7 @@ pub(crate) fn perform(arguments: &Ace) -> Result<ExitCode, Failure> {
 }
 
 /// So many sequences. In one of five a file replaces another.
-fn some(seed: u64, count: usize) -> Vec<Sequence> {
+fn random_sequences(seed: u64, count: usize) -> Vec<Sequence> {
     let all = replacements();
     let first = seed as usize % all.len();
     // A step without a common divisor with what they vary.

@@ -207,7 +207,7 @@ pub(crate) fn start(
     }
     let mut process = command.spawn().map_err(warren_runtime::process::explained).map_err(lost)?;
     let say_slow = |pid| {
-        let what = warren_runtime::control::what_waits(pool, pid);
+        let what = warren_runtime::control::describe_wait(pool, pid);
         let (at, seconds) = (directory.display(), PATIENCE.as_secs());
         warren_log::say(&format!("{at}: not mounted within {seconds} s: {what}"));
     };

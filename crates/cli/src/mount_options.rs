@@ -277,7 +277,7 @@ impl FleetWords {
         Ok(())
     }
 
-    pub(crate) fn are_any(&self) -> bool {
+    pub(crate) fn has_any(&self) -> bool {
         *self != Self::default()
     }
 }
@@ -343,7 +343,7 @@ mod tests {
             (words.cells, words.cache, words.clients),
             (Some(3), Some(1 << 30), Some(Clients::All))
         );
-        assert!(words.are_any() && !parse("ro").fleet.are_any());
+        assert!(words.has_any() && !parse("ro").fleet.has_any());
         for list in
             ["cells=0", "cells=65", "cells=x", "cells", "cache=x", "clients=no-such-user", "log="]
         {

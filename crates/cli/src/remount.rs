@@ -52,7 +52,7 @@ pub(crate) fn perform(
             let line = format!("{directory}: a mount of {source}; name this pool");
             return Err(Failure::new(CODE_USAGE, line));
         }
-        if words.fleet.are_any() {
+        if words.fleet.has_any() {
             let line =
                 "-o remount: the options of the fleet are those of its start; leave them out";
             return Err(Failure::new(CODE_USAGE, line));

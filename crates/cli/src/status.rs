@@ -52,7 +52,7 @@ fn describe(fleet: &FleetStatus) -> String {
         "{}: {}{}, {} of {} free{}, {} shards, checkpoint {}, keeper {}, supervisor {}{}\n",
         printable(&fleet.pool),
         printable(&fleet.state),
-        whose(fleet),
+        owner(fleet),
         bytes(fleet.space.free_blocks),
         bytes(fleet.space.total_blocks),
         if fleet.space.limited_by_host { " (its host has no room for more)" } else { "" },
@@ -197,7 +197,7 @@ fn warnings(fleet: &FleetStatus) -> String {
 fn describe_silent(fleet: &FleetStatus) -> String {
     let seconds = STATUS_TIMEOUT.as_secs();
     let mut text =
-        format!("{}: no answer within {seconds} s{}", printable(&fleet.pool), whose(fleet));
+        format!("{}: no answer within {seconds} s{}", printable(&fleet.pool), owner(fleet));
     let cells: Vec<u32> = fleet.cells.iter().map(|cell| cell.pid).collect();
     let processes = [
         (" supervisor", vec![fleet.supervisor_pid]),
@@ -218,7 +218,7 @@ fn numbers(pids: &[u32]) -> String {
 }
 
 /// The fleet's uid, unless it is this user's.
-fn whose(fleet: &FleetStatus) -> String {
+fn owner(fleet: &FleetStatus) -> String {
     match fleet.uid {
         uid if uid == rustix::process::geteuid().as_raw() => String::new(),
         uid => format!(" (uid {uid})"),

@@ -225,7 +225,7 @@ impl Cache {
         lease: Lease,
     ) {
         if let Some(guard) = Guard::new(cell, lease) {
-            self.put(Key::Name(dir, name.clone()), Copied::Name(named, guard));
+            self.insert(Key::Name(dir, name.clone()), Copied::Name(named, guard));
         }
     }
 
@@ -245,7 +245,7 @@ impl Cache {
         if let Some(guard) = lease.and_then(|lease| Guard::new(cell, lease)) {
             let reached = InodeRef { ino: *ino, capability: *capability };
             let named = Copied::Name(Some((reached, *kind)), guard);
-            if let Some(slot) = self.put(Key::Name(dir, name.clone()), named) {
+            if let Some(slot) = self.insert(Key::Name(dir, name.clone()), named) {
                 slot.brought = true;
             }
         }
@@ -257,12 +257,12 @@ impl Cache {
     /// Keeps attributes, under a lease of `cell`.
     pub(crate) fn put_attr(&mut self, cell: CellId, attr: &Attr, lease: Lease) {
         if let Some(guard) = Guard::new(cell, lease) {
-            self.put(Key::Attr(attr.ino), Copied::Attr(Box::new(*attr), guard));
+            self.insert(Key::Attr(attr.ino), Copied::Attr(Box::new(*attr), guard));
         }
     }
 
     pub(crate) fn put_target(&mut self, ino: Ino, target: &Arc<[u8]>) {
-        self.put(Key::Target(ino), Copied::Target(Arc::clone(target)));
+        self.insert(Key::Target(ino), Copied::Target(Arc::clone(target)));
     }
 
     /// Drops a copy whose word did not hold its stamp, unless a newer copy took its place.
@@ -281,7 +281,7 @@ impl Cache {
     }
 
     /// Returns the slot if it is a new one.
-    fn put(&mut self, key: Key, copied: Copied) -> Option<&mut Slot> {
+    fn insert(&mut self, key: Key, copied: Copied) -> Option<&mut Slot> {
         let sought = key.borrow();
         let hash = sought.hash();
         if let Some(&place) = self.table.find(hash, |&at| matches(&self.slots, at, sought)) {

@@ -229,7 +229,7 @@ impl Call {
         match *at {
             Check::First(next) | Check::Second(next) if !plan.used[next].holds(words) => {
                 let stale = plan.used[next];
-                return self.again(cache, stale);
+                return self.restart(cache, stale);
             }
             Check::First(next) if next < last => *at = Check::First(next + 1),
             Check::First(_) if matches!(plan.end, Err(Stop::Need(_))) => {
@@ -272,7 +272,7 @@ impl Call {
     }
 
     /// Starts again, because a copy was stale.
-    fn again(&mut self, cache: &mut Cache, stale: CopyRef) -> Step {
+    fn restart(&mut self, cache: &mut Cache, stale: CopyRef) -> Step {
         cache.discard(stale);
         self.tries += 1;
         self.phase = Phase::Plan;
@@ -345,7 +345,7 @@ impl Call {
         match purpose {
             // The walk of a call on inodes may be this one request.
             Purpose::Walk if is_all => done(answered),
-            Purpose::Walk => self.on_the_way(ask.request, answered),
+            Purpose::Walk => self.note_answer(ask.request, answered),
             Purpose::Last => self.last(map, ask, answered),
         }
     }
@@ -361,7 +361,11 @@ impl Call {
     }
 
     /// Notes an answer and walks on. A failed request fails again when the walk reaches it.
-    fn on_the_way(&mut self, request: Request, Answered { answer, granted, .. }: Answered) -> Step {
+    fn note_answer(
+        &mut self,
+        request: Request,
+        Answered { answer, granted, .. }: Answered,
+    ) -> Step {
         match self.answers.note(&request, answer, granted) {
             Ok(()) => {}
             Err(errno @ (Errno::ESTALE | Errno::ENOENT)) => return self.vanished(errno),
@@ -438,7 +442,7 @@ impl Call {
                 let changed = leased.into_iter().collect();
                 Step::Done(Answered { answer: Ok(Reply::Opened(*opened)), granted, changed })
             }
-            answer => self.on_the_way(
+            answer => self.note_answer(
                 Request::Lookup { dir, name },
                 Answered { answer, granted, changed: Vec::new() },
             ),

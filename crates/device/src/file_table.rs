@@ -92,7 +92,7 @@ impl FileTables {
 
     /// Takes the file over. It is returned if it cannot be taken: then it is still open, as the
     /// descriptor.
-    pub fn put(&mut self, file: OwnedFd) -> Result<FilePlace, OwnedFd> {
+    pub fn add(&mut self, file: OwnedFd) -> Result<FilePlace, OwnedFd> {
         let table = match self.tables.iter().position(|table| !table.free.is_empty()) {
             Some(table) => table,
             None => {
@@ -154,7 +154,7 @@ mod tests {
         let count = 2 * u64::from(PLACES) + 7;
         let before = descriptors();
         let places: Vec<FilePlace> =
-            (1..=count).map(|len| tables.put(file(len)).expect("a place")).collect();
+            (1..=count).map(|len| tables.add(file(len)).expect("a place")).collect();
         // Other tests open files meanwhile.
         assert!(descriptors() < before + 100, "{} of {before}", descriptors());
         for (place, len) in places.iter().zip(1..) {
@@ -166,14 +166,14 @@ mod tests {
         let closed = places[3];
         tables.close(closed);
         assert!(tables.copy(closed).is_err());
-        assert_eq!(tables.put(file(9)).expect("a place"), closed);
+        assert_eq!(tables.add(file(9)).expect("a place"), closed);
         assert_eq!(fstat(tables.copy(closed).expect("a copy")).expect("stat").st_size, 9);
         assert_eq!(tables.tables.len(), 3);
         places[1..].iter().for_each(|place| tables.close(*place));
         assert_eq!(tables.tables.len(), 1, "the first one has a file");
         tables.close(places[0]);
         assert_eq!(tables.tables.len(), 1, "and is kept");
-        tables.put(file(1)).expect("a place");
+        tables.add(file(1)).expect("a place");
     }
 
     /// A pipe shows whether an end of it is open.
@@ -184,7 +184,7 @@ mod tests {
         }
         let (reader, writer) = rustix::pipe::pipe().expect("pipe");
         let mut tables = FileTables::default();
-        let place = tables.put(writer).expect("a place");
+        let place = tables.add(writer).expect("a place");
         drop(tables.copy(place).expect("a copy"));
         tables.close(place);
         assert_eq!(rustix::io::read(&reader, &mut [0; 1]), Ok(0));

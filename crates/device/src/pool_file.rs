@@ -288,7 +288,7 @@ impl PoolFile {
         let zeros = vec![0; BOUNCE_BLOCKS * BLOCK_SIZE];
         (0..count).step_by(BOUNCE_BLOCKS).try_for_each(|done| {
             let part = (count - done).min(BOUNCE_BLOCKS as u64) as usize;
-            self.put(block.offset(done), &zeros[..part * BLOCK_SIZE])
+            self.write_untraced(block.offset(done), &zeros[..part * BLOCK_SIZE])
         })
     }
 
@@ -311,10 +311,10 @@ impl PoolFile {
     /// Writes `from`, a whole number of blocks, to blocks `block..`. Synchronous, but durable only
     /// after [`Self::flush`].
     pub fn write_blocks(&self, block: BlockNo, from: &[u8]) -> Result<(), DeviceError> {
-        self.traced(|trace| trace.write(block, from, false), || self.put(block, from))
+        self.traced(|trace| trace.write(block, from, false), || self.write_untraced(block, from))
     }
 
-    fn put(&self, block: BlockNo, from: &[u8]) -> Result<(), DeviceError> {
+    fn write_untraced(&self, block: BlockNo, from: &[u8]) -> Result<(), DeviceError> {
         self.check_range(block, from.len())?;
         let mut bounce = vec![Aligned([0; BLOCK_SIZE]); BOUNCE_BLOCKS.min(from.len() / BLOCK_SIZE)];
         let mut at = block.0 * BLOCK_SIZE as u64;
@@ -379,7 +379,7 @@ impl PoolFile {
             self.read_blocks(block.offset(start), part)?;
             for (at, found) in (start..).zip(part.chunks_exact(BLOCK_SIZE)) {
                 if found.iter().all(|byte| *byte == 0) {
-                    self.put(block.offset(at), found)?;
+                    self.write_untraced(block.offset(at), found)?;
                 }
             }
         }

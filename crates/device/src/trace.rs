@@ -83,27 +83,27 @@ impl TraceWriter {
     /// Traces a request that begins. Its number is for [`Self::end`].
     pub(crate) fn write(&self, block: BlockNo, bytes: &[u8], through: bool) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.put(u32::from(through), number, block, bytes);
+        self.append(u32::from(through), number, block, bytes);
         number
     }
 
     pub(crate) fn flush(&self) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.put(2, number, BlockNo(0), &[]);
+        self.append(2, number, BlockNo(0), &[]);
         number
     }
 
     pub(crate) fn end(&self, number: u64, ok: bool) {
-        self.put(if ok { 3 } else { 4 }, number, BlockNo(0), &[]);
+        self.append(if ok { 3 } else { 4 }, number, BlockNo(0), &[]);
     }
 
     pub fn mark(&self, number: u64) {
-        self.put(5, number, BlockNo(0), &[]);
+        self.append(5, number, BlockNo(0), &[]);
     }
 
     /// # Panics
     /// If it cannot be written: a trace with a gap would show errors that do not exist.
-    fn put(&self, what: u32, number: u64, block: BlockNo, bytes: &[u8]) {
+    fn append(&self, what: u32, number: u64, block: BlockNo, bytes: &[u8]) {
         let mut entry = Vec::with_capacity(HEADER + bytes.len());
         entry.extend_from_slice(&what.to_le_bytes());
         entry.extend_from_slice(&std::process::id().to_le_bytes());

@@ -144,7 +144,7 @@ impl Uring {
             return Ok(());
         }
         let waiting = self.ring.submission().len();
-        let mut result = self.ring.submit().and_then(|taken| all_taken(taken, waiting));
+        let mut result = self.ring.submit().and_then(|taken| ensure_all_taken(taken, waiting));
         if must_look && result.is_ok() {
             let flags = EnterFlags::GETEVENTS.bits();
             // SAFETY: the call submits nothing and waits for nothing; there is no signal mask.
@@ -204,14 +204,14 @@ impl Uring {
                 self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit))
             }
         };
-        waited.and_then(|taken| all_taken(taken, waiting)).or_else(passing)
+        waited.and_then(|taken| ensure_all_taken(taken, waiting)).or_else(passing)
     }
 }
 
 /// The kernel takes all entries or none, unless it runs out of memory in between. That may separate
 /// a write from the flush behind it, which would then not wait for it, so the ring can no longer be
 /// relied on.
-fn all_taken(taken: usize, waiting: usize) -> io::Result<()> {
+fn ensure_all_taken(taken: usize, waiting: usize) -> io::Result<()> {
     match taken {
         0 => Ok(()),
         _ if taken >= waiting => Ok(()),
@@ -479,8 +479,8 @@ mod tests {
 
     #[test]
     fn a_half_submitted_chain_is_an_error() {
-        assert!(all_taken(0, 5).is_ok() && all_taken(5, 5).is_ok());
-        let error = all_taken(4, 5).unwrap_err();
+        assert!(ensure_all_taken(0, 5).is_ok() && ensure_all_taken(5, 5).is_ok());
+        let error = ensure_all_taken(4, 5).unwrap_err();
         assert!(passing(error).is_err());
     }
 

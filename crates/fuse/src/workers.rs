@@ -318,7 +318,7 @@ impl Shared {
         loop {
             let arrival = if reads {
                 self.company.join(&mut worker.place);
-                let beside = self.beside(asked_cell);
+                let beside = self.rival_of_reader(asked_cell);
                 self.read_wait.wait(&*self.channel, beside, || worker.read(&*self.channel, owners))
             } else {
                 match worker.read(&*self.channel, owners) {
@@ -343,8 +343,9 @@ impl Shared {
         self.close();
     }
 
-    /// Who needs a processor beside the reader. For its last request it may have asked a cell.
-    fn beside(&self, asked_cell: bool) -> Beside {
+    /// Returns who needs a processor beside the reader. For its last request it may have asked a
+    /// cell.
+    fn rival_of_reader(&self, asked_cell: bool) -> Beside {
         if self.company.is_together() {
             Beside::Program
         } else if asked_cell || !self.company.is_steady() {

@@ -78,18 +78,18 @@ impl Events {
         if dropped > 0 {
             let line =
                 format!("{dropped} events were dropped, because the recorder did not take them");
-            if !self.put(&frame(Level::WARN, now_ms(), &line)) {
+            if !self.send(&frame(Level::WARN, now_ms(), &line)) {
                 self.dropped.fetch_add(dropped + 1, Ordering::Relaxed);
                 return;
             }
         }
-        if !self.put(&frame(level, now_ms(), text)) {
+        if !self.send(&frame(level, now_ms(), text)) {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// The pipe takes all of it at once or nothing.
-    fn put(&self, frame: &str) -> bool {
+    fn send(&self, frame: &str) -> bool {
         let out = match &self.out {
             Out::Stderr => rustix::stdio::stderr(),
             Out::Pipe(pipe) => pipe.as_fd(),
@@ -148,7 +148,7 @@ struct Text {
 }
 
 impl Text {
-    fn put(&mut self, field: &Field, value: &str) {
+    fn add(&mut self, field: &Field, value: &str) {
         match field.name() {
             "message" => value.clone_into(&mut self.message),
             name => push_field(&mut self.fields, name, value),
@@ -158,11 +158,11 @@ impl Text {
 
 impl Visit for Text {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.put(field, &format!("{value:?}"));
+        self.add(field, &format!("{value:?}"));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.put(field, value);
+        self.add(field, value);
     }
 }
 

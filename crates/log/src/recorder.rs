@@ -187,10 +187,10 @@ impl Backlog {
 
     /// Passes lines to the sink. After the first line without room all later ones were lost too, so
     /// their count follows the lines that are left.
-    fn drain(&mut self, mut put: impl FnMut(&Line) -> io::Result<()>) -> io::Result<()> {
+    fn drain(&mut self, mut write: impl FnMut(&Line) -> io::Result<()>) -> io::Result<()> {
         loop {
             while let Some(line) = self.lines.front() {
-                put(line)?;
+                write(line)?;
                 self.bytes -= line.weight();
                 self.lines.pop_front();
             }
@@ -220,7 +220,7 @@ impl Sink {
         }
     }
 
-    fn put(&mut self, pool: &str, line: &Line) -> io::Result<()> {
+    fn write_line(&mut self, pool: &str, line: &Line) -> io::Result<()> {
         match self {
             // For users: the errors and their consequences. The recorder does not wait for a
             // terminal, so this never fails.
@@ -280,7 +280,7 @@ impl Worker {
 
     fn write(&mut self) {
         let (pool, sink) = (&self.pool, &mut self.sink);
-        let written = self.backlog.drain(|line| sink.put(pool, line));
+        let written = self.backlog.drain(|line| sink.write_line(pool, line));
         let mut trouble = self.shared.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         match (&*trouble, written) {
             (None, Err(error)) => {

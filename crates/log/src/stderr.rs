@@ -28,11 +28,11 @@ const SLOW: Duration = Duration::from_secs(3);
 
 /// Waits, and says what for if it takes long.
 pub fn say_if_slow<T>(line: &str, wait: impl FnOnce() -> T) -> T {
-    after(SLOW, || say(line), wait)
+    act_if_late(SLOW, || say(line), wait)
 }
 
 /// Waits. What takes longer than `time` leads to `act`, once.
-fn after<T>(time: Duration, act: impl FnOnce() + Send, wait: impl FnOnce() -> T) -> T {
+fn act_if_late<T>(time: Duration, act: impl FnOnce() + Send, wait: impl FnOnce() -> T) -> T {
     let (over, is_over) = channel::<()>();
     thread::scope(|scope| {
         let watch = move || {
@@ -56,7 +56,7 @@ mod tests {
     fn what_takes_long_is_said_and_nothing_else() {
         let (said, is_said) = channel();
         let act = move || said.send(()).expect("it is awaited");
-        after(Duration::ZERO, act, || is_said.recv().expect("it is said while it waits"));
-        after(Duration::MAX, || unreachable!("it does not take long"), || ());
+        act_if_late(Duration::ZERO, act, || is_said.recv().expect("it is said while it waits"));
+        act_if_late(Duration::MAX, || unreachable!("it does not take long"), || ());
     }
 }

@@ -170,7 +170,7 @@ impl CellLoop {
         let supervisor = SupervisorLink::new(link, epoch, start.supervisor);
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let mut effects = Vec::new();
-        let now = clock::both();
+        let now = clock::now();
         let core = Cell::new(config(start)?, now, &mut effects);
         let mut cell = Self {
             cell: id,
@@ -329,7 +329,7 @@ impl CellLoop {
 
     fn gather_messages(&mut self, lane: Lane) -> bool {
         let mut dropped = false;
-        for from in self.peers.others() {
+        for from in self.peers.other_cells() {
             for _ in 0..MESSAGES_A_TURN {
                 let takes = match lane {
                     Lane::Reply => self.intake.takes_completions(),

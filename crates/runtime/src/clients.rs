@@ -38,7 +38,7 @@ impl Clients {
     }
 
     /// Whether other users must be able to reach the socket.
-    pub fn are_others(self) -> bool {
+    pub fn admit_others(self) -> bool {
         self != Self::Own
     }
 

@@ -19,7 +19,7 @@ pub(crate) fn wall() -> Timestamp {
 }
 
 /// Both clocks.
-pub(crate) fn both() -> Clock {
+pub(crate) fn now() -> Clock {
     Clock { monotonic: monotonic(), wall: wall() }
 }
 
@@ -55,7 +55,7 @@ mod tests {
     fn one_look_is_as_good_as_two() {
         let mut clocks = Clocks::default();
         for _ in 0..1000 {
-            let (before, seen, after) = (both(), clocks.look(), both());
+            let (before, seen, after) = (now(), clocks.look(), now());
             assert!((before.monotonic..=after.monotonic).contains(&seen.monotonic));
             let off = seen.wall.since(after.wall).max(after.wall.since(seen.wall));
             assert!(u128::from(off) < Duration::from_secs(1).as_nanos(), "{off} ns off");

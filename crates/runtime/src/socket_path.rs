@@ -56,13 +56,13 @@ impl PoolId {
     /// Where this process, for its fleet, makes the socket: the first directory that is usable.
     pub(crate) fn make_socket_path(self, clients: Clients) -> Result<PathBuf, FleetError> {
         let mut candidates = directories(uid());
-        if clients.are_others() && uid() != 0 {
+        if clients.admit_others() && uid() != 0 {
             // Only the last directory is not in a directory that is closed to other users.
             candidates.drain(..candidates.len() - 1);
         }
         let mut last = None;
         for directory in candidates {
-            match make_directory(&directory, clients.are_others()) {
+            match make_directory(&directory, clients.admit_others()) {
                 Ok(()) => return Ok(directory.join(self.file_name())),
                 Err(error) => last = Some(error),
             }

@@ -203,7 +203,7 @@ impl SupervisorLoop<'_> {
         let is_short = self.keeper.is_short() || links.iter().any(|link| link.is_short());
         let pause =
             (is_short || has_short_links || self.connections.is_short()).then_some(SHORTAGE_PAUSE);
-        let stop = self.stop.until();
+        let stop = self.stop.deadline();
         let look = self.watches.next;
         let wake =
             self.wake.into_iter().chain(stop).chain([look]).min().map(|at| at - clock::monotonic());

@@ -179,8 +179,8 @@ impl<W: Store, R: Load> PeerLink<W, R> {
         }
         let envelope = Envelope { epoch: self.epoch, capability };
         let header = encode_header(tail, message, envelope, self.cell);
-        self.put(lane, tail, &header);
-        self.put(lane, tail + RECORD_HEADER as u64, message);
+        self.store_at(lane, tail, &header);
+        self.store_at(lane, tail + RECORD_HEADER as u64, message);
         let tail = tail + len as u64;
         self.tails[lane as usize] = tail;
         self.own.store64(lane.tail(), tail, Release);
@@ -225,7 +225,7 @@ impl<W: Store, R: Load> PeerLink<W, R> {
         waits(Lane::Request) || waits(Lane::Reply)
     }
 
-    fn put(&self, lane: Lane, position: u64, bytes: &[u8]) {
+    fn store_at(&self, lane: Lane, position: u64, bytes: &[u8]) {
         let at = position as usize % RING_BYTES;
         let (first, rest) = bytes.split_at(bytes.len().min(RING_BYTES - at));
         self.own.copy_in(lane.ring() + at, first);

@@ -72,7 +72,7 @@ impl Outages {
     }
 
     /// Whether all cells serve.
-    pub(crate) fn are_none(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
 
@@ -94,7 +94,7 @@ impl Outages {
     /// Why a stop would lose data, if it would: nothing can be recorded because of the error
     /// `broken`, or what was not synced at a cell is in its frames alone (EUCLEAN).
     pub(crate) fn stop_loses(&self, broken: Option<Errno>) -> Option<Errno> {
-        broken.or((!self.are_none()).then_some(Errno::EUCLEAN))
+        broken.or((!self.is_empty()).then_some(Errno::EUCLEAN))
     }
 
     /// The failure of the fleet that ends now, after this first failure if there was one.
@@ -129,6 +129,6 @@ mod tests {
         let out = TakenOut { cell: CELL, since: Timestamp(5), returns: false };
         assert_eq!(outages.iter().collect::<Vec<_>>(), [out]);
         assert!(outages.rejoin(CELL) && !outages.starts(CELL) && outages.returned(CELL));
-        assert!(outages.are_none());
+        assert!(outages.is_empty());
     }
 }

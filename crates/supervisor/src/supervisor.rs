@@ -109,7 +109,7 @@ impl Supervisor {
             growth: Growth::default(),
             stage: Stage::Starting,
             stop: Stop::default(),
-            behind: behind(copies),
+            behind: stale_copy(copies),
             failure: None,
             broken_since: None,
             given_up: BTreeMap::new(),
@@ -566,7 +566,7 @@ impl Supervisor {
 }
 
 /// The copy of the superblock that must be brought up to date.
-const fn behind(copies: CopiesState) -> Option<usize> {
+const fn stale_copy(copies: CopiesState) -> Option<usize> {
     match copies {
         CopiesState::Agree => None,
         CopiesState::Behind(copy) | CopiesState::Bad(copy, _) => Some(copy),

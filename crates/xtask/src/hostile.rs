@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
         for (name, attack) in attack::ALL.iter().filter(wanted) {
             let (mut rng, target, results) = (rng.fork(), &target, &results);
             scope.spawn(move || {
-                let result = attack::again_and_again(*attack, target, &mut rng);
+                let result = attack::run_rounds(*attack, target, &mut rng);
                 results.lock().expect("no attacker panics with it").push((*name, result));
             });
         }

@@ -46,7 +46,7 @@ impl KeptMount {
             read.map_err(system("read from the mount keeper"))?;
         }
         match line.as_str() {
-            "\n" => Ok(Self { keeper, mounted: Mounted::by_other(at) }),
+            "\n" => Ok(Self { keeper, mounted: Mounted::adopt(at) }),
             "" => {
                 let why = format!("{}: the mount keeper ended at once; try again", at.display());
                 Err(BenchError::Unavailable(why))

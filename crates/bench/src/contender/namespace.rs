@@ -80,7 +80,7 @@ impl Mounted {
     }
 
     /// Takes over a mount that another process has made.
-    pub(super) fn by_other(at: PathBuf) -> Self {
+    pub(super) fn adopt(at: PathBuf) -> Self {
         Self { at }
     }
 

@@ -62,7 +62,7 @@ impl Passthrough {
             }
             std::thread::sleep(MOUNT_POLL);
         }
-        Ok(Self { _process: process, mounted: Mounted::by_other(at), _below: below })
+        Ok(Self { _process: process, mounted: Mounted::adopt(at), _below: below })
     }
 }
 

@@ -62,7 +62,7 @@ impl Programs {
 
     /// Executes a batch in each of so many programs at once. Returns the nanoseconds of the slowest
     /// divided by the calls of all.
-    pub(crate) fn at_once(
+    pub(crate) fn run_batches(
         &mut self,
         operation: Operation,
         calls: u32,

@@ -185,7 +185,7 @@ impl Outcome {
         }
         if let Some(repair) = &self.repair {
             for Mended { text, path } in self.mends() {
-                say!("repaired: {text}{}", in_brackets(path));
+                say!("repaired: {text}{}", bracketed(path));
             }
             if repair.further > 0 {
                 say!("and {} further repairs", repair.further);
@@ -314,14 +314,14 @@ fn path_of(report: &Report, ino: Ino) -> Option<String> {
     Some(report.paths.get(&ino)?.escape_ascii().to_string())
 }
 
-fn in_brackets(path: Option<String>) -> String {
+fn bracketed(path: Option<String>) -> String {
     path.map_or_else(String::new, |path| format!(" ({path})"))
 }
 
 fn print_lines(report: &Report) {
     for Line { damage, text, path } in lines(report) {
         let kind = if damage { "damage" } else { "note" };
-        say!("{kind}: {text}{}", in_brackets(path));
+        say!("{kind}: {text}{}", bracketed(path));
     }
     if report.further_findings > 0 {
         say!("and {} further findings", report.further_findings);

@@ -28,7 +28,7 @@ impl Tree {
         if let Some((spot, _)) = self.locate_dirty(&key) {
             let leaf = &mut self.nodes[spot.leaf()];
             if leaf.size_with(spot, &value) <= NODE_CAPACITY {
-                return Ok(leaf.put(spot, key, value));
+                return Ok(leaf.insert(spot, key, value));
             }
         }
         let path = self.path(&key)?;
@@ -36,7 +36,7 @@ impl Tree {
         self.lower_bounds(&path, &key);
         let leaf = &mut self.nodes[path.leaf()];
         let spot = Spot::of(path.leaf(), leaf.find(&key));
-        let old = leaf.put(spot, key, value);
+        let old = leaf.insert(spot, key, value);
         let appended = spot.at() + 1 == leaf.keys.len();
         if leaf.size > NODE_CAPACITY {
             self.split_up(&path, appended);
@@ -250,7 +250,7 @@ impl Node {
     }
 
     /// Puts a record into a leaf; returns the old value.
-    fn put(&mut self, spot: Spot, key: Key, value: Value) -> Option<Value> {
+    fn insert(&mut self, spot: Spot, key: Key, value: Value) -> Option<Value> {
         self.size = self.size_with(spot, &value);
         if spot.is_found() {
             return Some(std::mem::replace(&mut self.values_mut()[spot.at()], value));

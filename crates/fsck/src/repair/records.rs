@@ -71,7 +71,7 @@ pub(super) fn add_entry(records: &mut Records, secret: u64, dir: Ino, dentry: De
         return false;
     }
     bucket.push(dentry);
-    put(records, key, Value::Entries(bucket.into()))
+    insert(records, key, Value::Entries(bucket.into()))
 }
 
 pub(super) fn add_xattr(records: &mut Records, secret: u64, ino: Ino, xattr: Xattr) -> bool {
@@ -84,10 +84,10 @@ pub(super) fn add_xattr(records: &mut Records, secret: u64, ino: Ino, xattr: Xat
         return false;
     }
     bucket.push(xattr);
-    put(records, key, Value::Xattrs(bucket.into()))
+    insert(records, key, Value::Xattrs(bucket.into()))
 }
 
-fn put(records: &mut Records, key: Key, value: Value) -> bool {
+fn insert(records: &mut Records, key: Key, value: Value) -> bool {
     let fits = value.encoded_len() <= VALUE_MAX;
     if fits {
         records.insert(key, value);

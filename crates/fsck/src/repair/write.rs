@@ -364,15 +364,15 @@ impl Repairer<'_> {
         tails: &mut Vec<BlockWrite>,
     ) {
         let mut blocks = BTreeMap::new();
-        self.put_in(first, &mut blocks);
+        self.copy_slots(first, &mut blocks);
         heads.extend(blocks.clone());
-        let late = self.put_in(last, &mut blocks);
+        let late = self.copy_slots(last, &mut blocks);
         tails.extend(blocks.into_iter().filter(|(block, _)| late.contains(block)));
     }
 
     /// Copies slots into their blocks, starting from `blocks` or the device, and returns these
     /// block numbers.
-    fn put_in(
+    fn copy_slots(
         &mut self,
         slots: Vec<NewSlot>,
         blocks: &mut BTreeMap<BlockNo, Box<[u8]>>,

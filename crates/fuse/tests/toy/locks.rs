@@ -18,7 +18,7 @@ fn conflict(held: &LockSpec, wanted: &LockSpec) -> bool {
 }
 
 /// The parts of `held` outside `range`.
-fn beside(held: LockSpec, range: ByteRange) -> Vec<LockSpec> {
+fn remaining_parts(held: LockSpec, range: ByteRange) -> Vec<LockSpec> {
     let mut left = Vec::new();
     if held.range.start < range.start {
         let end = range.start - 1;
@@ -45,7 +45,7 @@ impl Locks {
                         && other.range.overlaps(spec.range)
                 };
                 let (replaced, mut kept): (Vec<_>, Vec<_>) = held.drain(..).partition(mine);
-                kept.extend(replaced.into_iter().flat_map(|old| beside(old, spec.range)));
+                kept.extend(replaced.into_iter().flat_map(|old| remaining_parts(old, spec.range)));
                 if spec.lock != LockType::Unlock {
                     kept.push(spec);
                 }

@@ -135,7 +135,7 @@ impl ClientMemory {
 
     /// The slots that are to be offered.
     #[inline]
-    fn to_offer(&self) -> u64 {
+    fn slots_to_offer(&self) -> u64 {
         if self.silent { 0 } else { self.rung & !(self.queued | self.in_progress) }
     }
 }
@@ -278,7 +278,7 @@ impl SharedMemory {
         let memory = self.at_mut(place);
         memory.is_active = false;
         memory.replies.unwatch();
-        if memory.look(cell) || memory.to_offer() != 0 {
+        if memory.look(cell) || memory.slots_to_offer() != 0 {
             memory.is_active = true;
             memory.replies.watch();
             self.watch.activate(place, now);
@@ -346,7 +346,7 @@ impl SharedMemory {
             let cell = self.cell;
             let memory = self.at_mut(place);
             let has_rung = memory.look(cell);
-            let mut bits = memory.to_offer();
+            let mut bits = memory.slots_to_offer();
             while bits != 0 {
                 let slot = SlotNo(bits.trailing_zeros() as u16);
                 let client = memory.client;
@@ -476,7 +476,7 @@ impl SharedMemory {
         let uid = memory.users[usize::from(to.slot.0)];
         let at = memory.replies.reply(&memory.requests, to.slot, seq, header, body);
         // A slot that rang early can be offered now, which each turn does for active clients alone.
-        if !memory.is_active && memory.to_offer() != 0 {
+        if !memory.is_active && memory.slots_to_offer() != 0 {
             self.activate(place, Instant(0));
         }
         self.last_client_at = Some(at);

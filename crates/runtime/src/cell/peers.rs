@@ -232,7 +232,7 @@ impl PeerLinks {
     }
 
     /// Every cell but this one.
-    pub(super) fn others(&self) -> impl Iterator<Item = CellId> + use<> {
+    pub(super) fn other_cells(&self) -> impl Iterator<Item = CellId> + use<> {
         let cell = self.cell;
         (0..self.peers.len() as u16).map(CellId).filter(move |&peer| peer != cell)
     }

@@ -334,7 +334,7 @@ fn silent(socket: &SocketPath) -> FleetStatus {
 
 /// For a mount that takes long: which process of the fleet, or of the mount with this keeper, does
 /// not run, and what to do.
-pub fn what_waits(pool: &Path, mount_keeper: u32) -> String {
+pub fn describe_wait(pool: &Path, mount_keeper: u32) -> String {
     // Also a supervisor that is stopped has connections in its queue.
     let call = connect_to(pool, Instant::now() + PATIENCE);
     let fleet = call.map(|call| Silence::of(&call.link)).unwrap_or_default();

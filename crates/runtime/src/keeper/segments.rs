@@ -37,7 +37,7 @@ impl Segments {
         self.forget(client);
         let tables = &mut self.tables;
         let hold = |file| match tables {
-            Some(tables) => tables.put(file).map_or_else(Held::Descriptor, Held::Place),
+            Some(tables) => tables.add(file).map_or_else(Held::Descriptor, Held::Place),
             None => Held::Descriptor(file),
         };
         self.of_clients.insert(client, files.into_iter().map(hold).collect());

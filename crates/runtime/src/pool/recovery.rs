@@ -221,7 +221,7 @@ impl<'a> LoneFleet<'a> {
             let log = config.log.area;
             let frames = CellConfig::frames_total(config.frames, log);
             let mut effects = Vec::new();
-            let now = Clock { monotonic: Instant(1), wall: clock::both().wall };
+            let now = Clock { monotonic: Instant(1), wall: clock::now().wall };
             let cell = Cell::new(config, now, &mut effects);
             let frames = Frames(vec![None; frames as usize]);
             members.push(Member { cell, frames, log });
@@ -264,7 +264,7 @@ impl<'a> LoneFleet<'a> {
     }
 
     fn clock(&self) -> Clock {
-        Clock { monotonic: self.now, wall: clock::both().wall }
+        Clock { monotonic: self.now, wall: clock::now().wall }
     }
 
     fn apply_to_cell(&mut self, id: CellId, event: Event) {

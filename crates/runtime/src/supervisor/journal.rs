@@ -107,10 +107,10 @@ impl Journal {
         (notes.len() as u64).encode(&mut bytes);
         checksum(self.sequence, &notes).encode(&mut bytes);
         bytes.extend_from_slice(&notes);
-        self.put(&bytes, self.sequence % 2 * PLACE)
+        self.write_at(&bytes, self.sequence % 2 * PLACE)
     }
 
-    fn put(&self, mut bytes: &[u8], mut at: u64) -> Result<(), FleetError> {
+    fn write_at(&self, mut bytes: &[u8], mut at: u64) -> Result<(), FleetError> {
         while !bytes.is_empty() {
             let written =
                 retry(|| pwrite(&self.file, bytes, at)).map_err(system("write a record"))?;
@@ -190,7 +190,7 @@ mod tests {
             assert!(read_exactly(&whole, &mut old, (before + 1) % 2 * PLACE));
             next.write(&notes(4_000)).expect("write");
             let at = (before + 1) % 2 * PLACE + cut as u64;
-            next.put(&old[cut..], at).expect("write");
+            next.write_at(&old[cut..], at).expect("write");
             let (found, last) = reopened(&journal);
             assert_eq!((found.sequence, last), (before, notes(3)), "cut at {cut}");
         }

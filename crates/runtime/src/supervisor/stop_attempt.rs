@@ -119,7 +119,7 @@ impl StopAttempts {
     }
 
     /// The deadline of the current attempt.
-    pub(super) fn until(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         self.current.as_ref().map(|attempt| attempt.until)
     }
 

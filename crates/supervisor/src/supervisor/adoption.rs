@@ -19,7 +19,7 @@ use warren_base::{Errno, Instant, Timestamp};
 use warren_disk::CopiesState;
 use warren_proto::{Malformed, Reader, Wire};
 
-use super::{Supervisor, behind};
+use super::{Supervisor, stale_copy};
 use crate::committer::Committer;
 use crate::event::{Effect, Failure};
 use crate::ledger::Ledger;
@@ -116,7 +116,7 @@ impl Supervisor {
             stage: Wire::decode(from)?,
             stop: Wire::decode(from)?,
             recovery: None,
-            behind: behind(copies),
+            behind: stale_copy(copies),
             failure: Wire::decode(from)?,
             broken_since: Wire::decode(from)?,
             given_up: Wire::decode(from)?,

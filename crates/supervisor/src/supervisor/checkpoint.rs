@@ -97,7 +97,7 @@ impl Supervisor {
     pub(super) fn begin_recording(&mut self, turn: &mut Turn<'_>) {
         let number = self.barrier.number();
         // The log of a cell that is taken out is to be replayed.
-        let clean = self.is_last() && self.outages.are_none();
+        let clean = self.is_last() && self.outages.is_empty();
         let written = self.barrier.parts().expect("all cells have written");
         let grown = self.growth.committed_by(number, &self.ledger().superblock().layout);
         match self.committer.begin(number, clean, (written, &self.owners), grown, turn.effects) {
@@ -123,7 +123,7 @@ impl Supervisor {
     pub(super) fn checkpoint_done(&mut self, turn: &mut Turn<'_>) {
         let number = self.barrier.number();
         self.schedule.succeed(turn.wall);
-        let is_whole = self.outages.are_none();
+        let is_whole = self.outages.is_empty();
         turn.send(self.fleet.living(), &Order::Switched { number, is_whole });
         self.checkpoint_ended(number, Ok(()), turn);
     }

@@ -40,7 +40,7 @@ pub(super) const ALL: &[(&str, Attack)] = &[
 ];
 
 /// Runs rounds with other numbers until the time is over, at least one.
-pub(super) fn again_and_again(attack: Attack, target: &Target, rng: &mut Rng) -> Result<Counts> {
+pub(super) fn run_rounds(attack: Attack, target: &Target, rng: &mut Rng) -> Result<Counts> {
     let mut counts = Counts::default();
     loop {
         counts.add(attack(target, rng)?);
@@ -110,7 +110,7 @@ fn privileges(target: &Target) -> Result<()> {
 }
 
 /// Usually the right cell.
-fn any_cell_or(right: CellId, client: &RawClient, rng: &mut Rng) -> CellId {
+fn pick_cell(right: CellId, client: &RawClient, rng: &mut Rng) -> CellId {
     if rng.chance(1, 8) { CellId(rng.below(client.cells.into()) as u16) } else { right }
 }
 
@@ -125,7 +125,7 @@ fn scribble(target: &Target, rng: &mut Rng) -> Result<Counts> {
     while Instant::now() < end {
         let slot = SlotNo(rng.below(slots.into()) as u16);
         let request = forge::request(rng, &known);
-        let cell = any_cell_or(client.owner(&request), &client, rng);
+        let cell = pick_cell(client.owner(&request), &client, rng);
         seq = match rng.below(8) {
             0 => seq,
             1 => rng.next_u64() as u32,
@@ -185,7 +185,7 @@ fn flip(target: &Target, rng: &mut Rng) -> Result<Counts> {
         while Instant::now() < end {
             let slot = SlotNo(rng.below(slots) as u16);
             let request = forge::request(rng, &known);
-            let cell = any_cell_or(client.owner(&request), &client, rng);
+            let cell = pick_cell(client.owner(&request), &client, rng);
             seq += 1;
             let line = Line { seq, payload_len: 65_536, ..Line::default() };
             client.submit(cell, slot, &line, &client.body(&request));

@@ -108,7 +108,7 @@ impl Client {
             name: name.clone(),
             new,
             flags: CreateFlags::EXCLUSIVE | open,
-            access: if is_file { both() } else { AccessMode::empty() },
+            access: if is_file { read_and_write() } else { AccessMode::empty() },
         };
         let authority = Capabilities::of(dir.capability);
         let created = Create::reply(self.slot.call(authority, &request.into_request(), 0))?;
@@ -152,7 +152,8 @@ impl Client {
     pub(super) fn open(&mut self, file: &OpenFile) -> Result<Handle, Errno> {
         let start = file.dir;
         let path = Path { start, ..Path::new(file.name.as_bytes()) };
-        let mut call = Call::new(Op::At(path, PathOp::OpenFile(both())), self.caller.clone());
+        let mut call =
+            Call::new(Op::At(path, PathOp::OpenFile(read_and_write())), self.caller.clone());
         match self.slot.perform(&mut call, &mut Cache::new(COPIES)).answer? {
             Reply::Opened(opened) => Ok(opened.handle),
             _ => Err(Errno::EPROTO),
@@ -218,7 +219,7 @@ impl Client {
     }
 }
 
-fn both() -> AccessMode {
+fn read_and_write() -> AccessMode {
     AccessMode::READ | AccessMode::WRITE
 }
 

@@ -69,7 +69,7 @@ impl SharedMemory {
                 losses.rings += rings;
                 losses.wakeups = losses.wakeups.saturating_add(wakeups);
             }
-            if memory.to_offer() != 0 {
+            if memory.slots_to_offer() != 0 {
                 self.activate(place, now);
             }
         }

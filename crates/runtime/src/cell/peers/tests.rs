@@ -82,7 +82,7 @@ fn number_at(b: &mut PeerLinks) -> Option<u64> {
 fn a_full_inbox_delays_and_keeps_order() {
     const MESSAGES: u64 = 20_000;
     let Pair { mut a, mut b, .. } = pair(1, 1);
-    assert_eq!(a.others().collect::<Vec<_>>(), [B]);
+    assert_eq!(a.other_cells().collect::<Vec<_>>(), [B]);
     for n in 0..MESSAGES {
         a.send(B, &numbered(n)).expect("send");
     }

@@ -61,7 +61,7 @@ impl Blocks for Device {
             return Err(Errno::EIO);
         }
         for (at, bytes) in (block.0..).map(BlockNo).zip(bytes.chunks_exact(BLOCK_SIZE)) {
-            self.put(at, bytes.into());
+            self.set_block(at, bytes.into());
             self.trail.borrow_mut().last_mut().expect("one is begun").push((at, bytes.into()));
         }
         Ok(())
@@ -104,7 +104,7 @@ impl Device {
         device
     }
 
-    fn put(&self, block: BlockNo, bytes: Box<[u8]>) {
+    fn set_block(&self, block: BlockNo, bytes: Box<[u8]>) {
         self.blocks.borrow_mut().insert(block, bytes);
     }
 
@@ -128,7 +128,7 @@ impl Device {
     fn change(&self, block: BlockNo, change: impl FnOnce(&mut [u8])) {
         let mut bytes = self.block(block);
         change(&mut bytes);
-        self.put(block, bytes.into());
+        self.set_block(block, bytes.into());
     }
 
     /// The block and the bytes of a shard's valid root slot, and the slot.
@@ -183,7 +183,7 @@ impl Device {
         let (_, spare) = LogTable::choose(tables, old.generation, layout.logs_max()).expect("one");
         let starts = vec![Lsn(0); CELLS];
         let table = LogTable { generation, incarnation: generation, starts };
-        self.put(layout.log_table(spare), table.encode());
+        self.set_block(layout.log_table(spare), table.encode());
         for (cell, records) in logs.into_iter().enumerate() {
             let area = layout.log_area(cell, CELLS);
             let (mut log, mut end) = (Vec::new(), Lsn(0));
@@ -223,7 +223,7 @@ impl Device {
         let bytes = vec![2; BLOCK_SIZE];
         let checksums = vec![block_checksum(&bytes)];
         let block = BlockNo(c * CHUNK_BLOCKS + 5);
-        device.put(block, bytes.into());
+        device.set_block(block, bytes.into());
         let (size, complete) = (BLOCK_SIZE as u64, true);
         let cover = Cover { size, mode: 0o644, mtime: NOW, ctime: NOW, complete };
         let page = InlinePage { page: 0, bytes: vec![1; BLOCK_SIZE].into() };
@@ -511,7 +511,7 @@ fn what_a_client_has_written_is_no_kept_record() {
     let kept = device.kept(2).pop().expect("one");
     let data = BlockNo(device.free_chunk(2) * CHUNK_BLOCKS);
     let forged = KeptRecords { checkpoint: superblock.generation + 9, ..kept };
-    device.put(data, forged.encode(superblock.secret ^ 1)[..BLOCK_SIZE].into());
+    device.set_block(data, forged.encode(superblock.secret ^ 1)[..BLOCK_SIZE].into());
     let repaired = device.repair();
     assert_eq!(repaired.kept, [(ShardId(2), (2, 0))].into());
     repaired.is_without(&[], ALL);
@@ -536,7 +536,7 @@ fn records_that_were_kept_before_an_earlier_repair_are_not_replayed() {
     let secret = device.superblock().secret;
     let bytes = kept.encode(secret);
     for (at, block) in (0..).zip(bytes.chunks(BLOCK_SIZE)) {
-        device.put(BlockNo(chunk * CHUNK_BLOCKS).offset(at), block.into());
+        device.set_block(BlockNo(chunk * CHUNK_BLOCKS).offset(at), block.into());
     }
     let repaired = device.repair();
     assert_eq!(repaired.kept, BTreeMap::new());
@@ -545,7 +545,7 @@ fn records_that_were_kept_before_an_earlier_repair_are_not_replayed() {
 }
 
 fn rotten(device: &Device, block: BlockNo) {
-    device.put(block, vec![9; BLOCK_SIZE].into());
+    device.set_block(block, vec![9; BLOCK_SIZE].into());
 }
 
 #[test]

@@ -20,7 +20,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::run::{OPENAT, PROBE_LIMIT, Run, USERS, others, text};
+use super::run::{OPENAT, PROBE_LIMIT, Run, USERS, directory_of_others, text};
 use crate::cargo::interposer;
 use crate::e2e::harness::case::{Case, run_cases};
 use crate::e2e::harness::fleet::Fleet;
@@ -331,7 +331,7 @@ fn storms_survived(ground: &Ground, cells: u16) -> Result<()> {
 fn unusual_uses(ground: &Ground, cells: u16) -> Result<()> {
     let rounds = if ground.options.full { "100" } else { "1" };
     for user in &USERS[..2] {
-        let others = others(ground, "unusual", user);
+        let others = directory_of_others(ground, "unusual", user);
         prepare_others(ground, &others)?;
         let run = Run { program: "unusual", user, options: &["--suid"], cells, words: rounds };
         let _report = run.compare(ground)?;

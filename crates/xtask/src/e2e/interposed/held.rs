@@ -101,7 +101,7 @@ fn make_files(dir: &Path, sizes: &[usize]) -> Result<()> {
 }
 
 /// Runs it on a fleet without the library and with it. The pool must be sound afterwards.
-fn both(
+fn run_both_ways(
     ground: &Ground,
     name: &str,
     cells: u16,
@@ -121,7 +121,7 @@ fn both(
 
 /// A mount with open files is busy until they are closed.
 fn unmounted_with_open_files(ground: &Ground, cells: u16) -> Result<()> {
-    both(ground, "pinned", cells, |fleet, is_loaded| {
+    run_both_ways(ground, "pinned", cells, |fleet, is_loaded| {
         let mounted = fleet.mounted.to_string_lossy();
         make_files(&fleet.mounted, SIZES)?;
         let mut holder = Holder::start(ground, &fleet.mounted, SIZES.len(), is_loaded)?;
@@ -143,7 +143,7 @@ fn unmounted_with_open_files(ground: &Ground, cells: u16) -> Result<()> {
 
 /// Files stay open below another mount, on the mount point or inside; paths lead to the new one.
 fn mounted_over_open_files(ground: &Ground, cells: u16) -> Result<()> {
-    both(ground, "covered", cells, |fleet, is_loaded| {
+    run_both_ways(ground, "covered", cells, |fleet, is_loaded| {
         let inside = fleet.mounted.join("inside");
         make_files(&inside, SIZES)?;
         for covered in [&fleet.mounted, &inside] {
@@ -176,7 +176,7 @@ fn used_blocks(fleet: &Fleet) -> Result<u64> {
 /// Files of a program that was killed can be changed and removed, before and after its end, and
 /// their space comes back.
 fn killed_with_open_files(ground: &Ground, cells: u16) -> Result<()> {
-    both(ground, "left", cells, |fleet, is_loaded| {
+    run_both_ways(ground, "left", cells, |fleet, is_loaded| {
         let path = |number: usize| fleet.mounted.join(format!("held-{number}"));
         let before = used_blocks(fleet)?;
         make_files(&fleet.mounted, &MANY)?;

@@ -110,7 +110,7 @@ impl Run<'_> {
             "CASE_SEED={} WARREN={} OTHERS={} {} {executable} compare \"$WARREN_ROOT\" {arguments}",
             ground.seed,
             text(&ground.warren),
-            text(&others(ground, program, user)),
+            text(&directory_of_others(ground, program, user)),
             user.join(" "),
         );
         let around = beside.around(&compare);
@@ -135,6 +135,6 @@ impl Run<'_> {
 }
 
 /// Where `unusual.c` has its twin and other programs.
-pub(super) fn others(ground: &Ground, program: &str, user: &[&str]) -> PathBuf {
+pub(super) fn directory_of_others(ground: &Ground, program: &str, user: &[&str]) -> PathBuf {
     ground.path(&format!("{program}.others-{}", user.get(2).unwrap_or(&"root")))
 }

@@ -258,14 +258,14 @@ impl Program {
         let len = self.rng.below(CONTENT_MAX);
         let mut content = header(id);
         content.extend(self.bytes(len));
-        self.put(&made, id, 0, &content, "write to a new file")?;
+        self.store(&made, id, 0, &content, "write to a new file")?;
         self.sync_if_wanted(&made, id)?;
         self.open = Some((id, made));
         Ok((!self.files[&id].is_unknown).then_some(id))
     }
 
     /// Writes, and records the file's new content.
-    fn put(&mut self, file: &File, id: u64, at: u64, bytes: &[u8], name: &str) -> Result<()> {
+    fn store(&mut self, file: &File, id: u64, at: u64, bytes: &[u8], name: &str) -> Result<()> {
         self.change += 1;
         let mut content = self.files[&id].content().to_vec();
         let end = at as usize + bytes.len();
@@ -334,14 +334,14 @@ impl Program {
         let len = self.files[&id].content().len() as u64;
         // A file whose first write was refused is empty.
         if len < HEADER as u64 {
-            return self.put(&file, id, 0, &header(id), "write of a header");
+            return self.store(&file, id, 0, &header(id), "write of a header");
         }
         let at = if appends { len } else { HEADER as u64 + self.rng.below(len) };
         let longest = if self.rng.chance(1, 2) { 200 } else { 20_000 };
         let span = (1 + self.rng.below(longest)).min((CONTENT_MAX + 4096).saturating_sub(at));
         if span > 0 && at <= len {
             let bytes = self.bytes(span);
-            self.put(&file, id, at, &bytes, if appends { "append" } else { "write" })?;
+            self.store(&file, id, at, &bytes, if appends { "append" } else { "write" })?;
         }
         self.sync_if_wanted(&file, id)?;
         self.open = Some((id, file));
