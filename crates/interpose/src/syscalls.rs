@@ -28,9 +28,9 @@ macro_rules! rows {
         /// The numbers that have rows.
         pub(super) const NUMBERS: &[usize] = &[$($number),*];
 
-        pub(super) static ROWS: [$crate::syscalls::Row; $crate::syscalls::END] = {
-            use $crate::syscalls::{Arguments, Care, Class, Names, Numbers, OnFile, Row, Takes};
-            let mut rows = [Row::UNKNOWN; $crate::syscalls::END];
+        pub(super) static ROWS: [crate::syscalls::Row; crate::syscalls::END] = {
+            use crate::syscalls::{Arguments, Care, Class, Names, Numbers, OnFile, Row, Takes};
+            let mut rows = [Row::UNKNOWN; crate::syscalls::END];
             $(rows[nr::$name] = Row {
                 class: Class::$class,
                 care: judged!(Care $care),

@@ -82,7 +82,7 @@ impl<'a> NameRequest<'a> {
         }
     }
 
-    /// How the request opens the file, if it opens one.
+    /// The access with which the request opens the file, if it opens one.
     pub const fn access(&self) -> Option<AccessMode> {
         match *self {
             Self::OpenExisting { access, .. } | Self::Create { access, .. } => Some(access),

@@ -250,22 +250,29 @@ impl<'ast> Visit<'ast> for Paths {
 }
 
 impl Paths {
-    /// Every row of names with `::` between them.
+    /// Every row of names with `::` between them. A single keyword (`pub(super)`) names no item.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;
+        let names_item = |path: &[String]| match path {
+            [] => false,
+            [one] => one != "super" && one != "crate",
+            _ => true,
+        };
         for token in tokens {
             match token {
                 TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
                 TokenTree::Ident(ident) => {
                     if colons != 2 {
-                        self.paths.extend((!path.is_empty()).then(|| std::mem::take(&mut path)));
+                        let whole = std::mem::take(&mut path);
+                        self.paths.extend(names_item(&whole).then_some(whole));
                     }
                     path.push(ident.to_string());
                     colons = 0;
                 }
                 other => {
-                    self.paths.extend((!path.is_empty()).then(|| std::mem::take(&mut path)));
+                    let whole = std::mem::take(&mut path);
+                    self.paths.extend(names_item(&whole).then_some(whole));
                     colons = 0;
                     if let TokenTree::Group(group) = other {
                         self.tokens(group.stream());
@@ -273,7 +280,7 @@ impl Paths {
                 }
             }
         }
-        self.paths.extend((!path.is_empty()).then_some(path));
+        self.paths.extend(names_item(&path).then_some(path));
     }
 }
 
@@ -326,7 +333,7 @@ mod tests {
             ("lib.rs", "mod a; mod b; mod c; mod d;"),
             ("a.rs", "use crate::b::{self, Thing as Other}; fn f(x: crate::c::C) {}"),
             ("b.rs", "pub struct Thing;"),
-            ("c.rs", "pub struct C; fn f() { vec![super::d::MAX + 1]; }"),
+            ("c.rs", "pub struct C; fn f() { vec![super::d::MAX + 1]; m!(pub(super) x); }"),
             ("d.rs", "pub const MAX: usize = 1; use std::fmt;"),
         ]);
         assert_eq!(imports(&made, "a"), ["b", "c"]);
