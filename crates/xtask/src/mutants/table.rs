@@ -535,7 +535,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/cell/src/recovery/scan.rs",
         what: "a log ends at a damaged record although later ones were durable",
-        find: "if durable > self.missing(turn) && !self.may_lose {",
+        find: "if durable > self.missing(log, driver) && !self.may_lose {",
         replace: "if false {",
         found_by: CRASH,
         is_proven: true,
@@ -543,7 +543,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/cell/src/cache/pages.rs",
         what: "bytes behind a new end stay in the page",
-        find: "            turn.memory.frame_mut(new)[cut..].fill(0);\n",
+        find: "            turn.driver.memory.frame_mut(new)[cut..].fill(0);\n",
         replace: "",
         found_by: SEEDS,
         is_proven: true,
