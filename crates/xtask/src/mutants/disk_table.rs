@@ -17,7 +17,7 @@ pub(super) const DISK_MUTANTS: &[Mutant] = &[
         file: "crates/cell/src/cache/range.rs",
         what: "a punched page stays in the cache",
         find: "        unplaced = forget_pages(shard, ino, first..=last, turn.log, turn.cache);",
-        replace: "        unplaced = forget_pages(shard, ino, first + 1..=last, turn);",
+        replace: "        unplaced = forget_pages(shard, ino, first + 1..=last, turn.log, turn.cache);",
         found_by: MANY_SEEDS,
         is_proven: true,
     },
