@@ -332,7 +332,7 @@ pub(crate) struct Sim {
     #[arg(long)]
     pub damage: bool,
     /// Break one cell for a while, so that it is taken out, and taken in again later
-    #[arg(long)]
+    #[arg(long, conflicts_with = "damage")]
     pub outage: bool,
     /// Threads that run seeds [default: one per core]
     #[arg(long)]
