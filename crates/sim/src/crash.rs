@@ -101,7 +101,7 @@ enum Stage {
 enum Halt {
     /// The planned number of events has happened.
     Cut,
-    /// What was asked for lies in the shard that is damaged.
+    /// The requested object lies in the shard that is damaged.
     Unreadable,
     Broken(String),
 }
@@ -496,7 +496,7 @@ impl World {
 
     fn grow(&mut self) {
         let layout = self.fleet.supervisor().ledger().superblock().layout;
-        let Some(grown) = self.growths.next(&layout) else { return };
+        let Some(grown) = self.growths.next_layout(&layout) else { return };
         let blocks = grown.total_blocks();
         if self.stage != Stage::Serving || self.fleet.supervisor().may_grow(blocks).is_err() {
             return;

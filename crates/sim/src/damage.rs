@@ -26,7 +26,7 @@ const FIRST_EVERY: u64 = 8;
 /// Bits that flip in a block, at most.
 const BITS_MAX: u64 = 3;
 
-/// What a seed damages, and when.
+/// The damage that a seed makes, and its time.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub rng: Rng,
@@ -249,8 +249,8 @@ fn mended(bytes: &[u8]) -> Option<RootSlot> {
     })
 }
 
-/// What the directories of a shard have led to, as its trees on the device say. An older root slot
-/// may be all that is left.
+/// The inodes to which directories of a shard have led, as its trees on the device say. An older
+/// root slot may be all that is left.
 pub(crate) fn named_by<H>(fleet: &Fleet<H>, shard: ShardId) -> BTreeSet<Ino> {
     let Ok((ledger, _)) = load_ledger(&fleet.device.disk) else { return BTreeSet::new() };
     let layout = &ledger.superblock().layout;

@@ -138,7 +138,7 @@ impl<H> Fleet<H> {
         &mut self.cells[usize::from(id.0)]
     }
 
-    /// What events of one cell concern.
+    /// The machines that an event of one cell concerns.
     fn parts_of(&mut self, id: CellId) -> (&mut Sim<H>, &mut Device, &mut CellHost) {
         (&mut self.sim, &mut self.device, &mut self.cells[usize::from(id.0)])
     }

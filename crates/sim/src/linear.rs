@@ -59,7 +59,7 @@ pub enum Verdict {
     Undecided(Explanation),
 }
 
-/// How far the search came, and why it could not continue.
+/// The calls that the search explained, and the reason why it could not continue.
 #[derive(Debug)]
 pub struct Explanation {
     /// Calls that could be put in order.
@@ -87,15 +87,15 @@ impl fmt::Display for Explanation {
 
 /// Checks a history that begins in `first`, trying at most `states_max` states.
 pub fn check(first: &State, history: &[Operation], states_max: usize) -> Verdict {
-    match learn(history) {
+    match collect_rules(history) {
         Ok(rules) => Search::new(history, &rules, states_max).run(first),
         Err(explanation) => Verdict::Illegal(explanation),
     }
 }
 
-/// Learns the facts that hold in every order: the positions of names in listings. Also checks for
+/// Collects the facts that hold in every order: the positions of names in listings. Also checks for
 /// faults that no order can explain: an inode number or a handle that was assigned twice.
-fn learn(history: &[Operation]) -> Result<Rules, Explanation> {
+fn collect_rules(history: &[Operation]) -> Result<Rules, Explanation> {
     let mut rules = Rules::default();
     let mut given = HashSet::with_hasher(Fixed);
     for (at, operation) in history.iter().enumerate() {
@@ -104,7 +104,7 @@ fn learn(history: &[Operation]) -> Result<Rules, Explanation> {
         }
         let Some(outcome) = &operation.outcome else { continue };
         if let Ok(Reply::Listing { entries, .. }) = &outcome.answer {
-            let steady = entries.iter().all(|e| rules.cookies.learn(e.name, e.cookie));
+            let steady = entries.iter().all(|e| rules.cookies.insert(e.name, e.cookie));
             if !steady {
                 return Err(blame(history, at, "a name changed its place in listings"));
             }
@@ -149,9 +149,9 @@ struct Search<'a> {
     /// The nodes visited: dead ends, and those on the stack.
     seen: HashSet<u128, Fixed>,
     looked_at: usize,
-    /// [`Operation::hint`] of each call, or a better one learned since.
+    /// [`Operation::hint`] of each call, or a better one found since.
     hints: Vec<u64>,
-    /// How often the search was stuck at each call since the last restart.
+    /// The times that the search was stuck at each call since the last restart.
     stuck: Vec<u32>,
     restart_at: usize,
     restart_states: usize,

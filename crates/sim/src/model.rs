@@ -46,14 +46,14 @@ pub enum Refusal {
     Differs(&'static str),
 }
 
-/// Positions of names in listings, learned from all listings of a history: the system chooses the
+/// Positions of names in listings, collected from all listings of a history: the system chooses the
 /// order, but a name keeps its position.
 #[derive(Clone, Default, Debug)]
 pub struct Cookies(BTreeMap<Name, u64>);
 
 impl Cookies {
     /// False if the name was seen at another position.
-    pub fn learn(&mut self, name: &[u8], cookie: u64) -> bool {
+    pub fn insert(&mut self, name: &[u8], cookie: u64) -> bool {
         *self.0.entry(Name::from(name)).or_insert(cookie) == cookie
     }
 
@@ -96,7 +96,7 @@ impl State {
         let time = TimeBound::exactly(made);
         let body = Body::Directory { parent: Ino::ROOT, entries: BTreeMap::new() };
         let root = Inode::new(FileKind::Directory, 0o755, (uid, gid), time, body);
-        state.put(Ino::ROOT, Inode { nlink: 2, ..root });
+        state.insert(Ino::ROOT, Inode { nlink: 2, ..root });
         state
     }
 
@@ -249,7 +249,7 @@ impl State {
         self.get(ino).ok_or(Errno::ESTALE)
     }
 
-    fn put(&mut self, ino: Ino, mut inode: Inode) {
+    fn insert(&mut self, ino: Ino, mut inode: Inode) {
         inode.fingerprint = inode.compute_fingerprint(ino);
         self.fingerprint ^= inode.fingerprint;
         let before = Rc::make_mut(&mut self.inodes).insert(ino, Rc::new(inode));

@@ -17,7 +17,7 @@ use warren_supervisor::{Event as SupervisorEvent, TakenOut};
 use crate::damage::kill;
 use crate::fleet::{CellHost, Fleet, Surroundings, notify_supervisor};
 
-/// What is to break, and when.
+/// The state of the outage.
 #[derive(Default)]
 pub(crate) enum Outage {
     #[default]

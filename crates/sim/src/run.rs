@@ -17,7 +17,7 @@ pub struct Summary {
     pub operations: u64,
     /// States that the checker tried.
     pub looked_at: u64,
-    /// How often rare branches were reached.
+    /// The times that rare branches were reached.
     pub coverage: Coverage,
 }
 

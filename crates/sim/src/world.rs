@@ -82,7 +82,7 @@ struct World {
     audit: Option<Audit>,
     /// The state after all calls that were checked last.
     last: Option<State>,
-    /// What is to be damaged, and when.
+    /// The damage that is due.
     damage: damage::Due,
     outage: Outage,
     last_return: Instant,

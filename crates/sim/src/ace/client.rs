@@ -114,10 +114,10 @@ pub trait Client {
                 Request::Rmdir { dir: self.resolve(dir)?, name: name_of(name) }
             }
             Operation::Append(path, _) | Operation::SyncAppend(path, _) => {
-                return self.put(number, operation, path, true);
+                return self.write_file(number, operation, path, true);
             }
             Operation::Write(path, ..) | Operation::Mapped(path) => {
-                return self.put(number, operation, path, false);
+                return self.write_file(number, operation, path, false);
             }
             Operation::Truncate(path, size) => {
                 let set = SetAttr { size: Some(size as u64), ..SetAttr::default() };
@@ -183,7 +183,7 @@ pub trait Client {
         Ok(Request::Rename { from: from_dir, from_name, dir, name, flags })
     }
 
-    fn put(
+    fn write_file(
         &mut self,
         number: usize,
         operation: Operation,

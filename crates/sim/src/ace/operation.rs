@@ -36,7 +36,7 @@ pub enum Operation {
     Unlink(Place),
     Rmdir(Place),
     Append(&'static str, usize),
-    /// So many bytes from this offset, perhaps beyond the end.
+    /// A number of bytes from this offset, perhaps beyond the end.
     Write(&'static str, usize, usize),
     /// The write-back of a mapping: every page but the first, up to the end.
     Mapped(&'static str),
@@ -149,7 +149,8 @@ pub struct Sequence {
     pub checkpoint: bool,
 }
 
-/// What an operation changes. It determines the order in which changes may become durable.
+/// The object that an operation changes. It determines the order in which changes may become
+/// durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Touched {
     /// The entries of a directory.

@@ -22,7 +22,7 @@ pub(super) struct Progress {
 /// The effect of a sequence without a power cut.
 pub(super) struct Promises<'a> {
     steps: &'a [Step],
-    /// What each step changes, or makes durable.
+    /// The objects that each step changes, or makes durable.
     touched: Vec<Vec<Touched>>,
     pub end: Tree,
 }

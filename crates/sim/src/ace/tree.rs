@@ -78,11 +78,11 @@ impl Tree {
 
     pub fn view(&self) -> View {
         let (mut view, mut first) = (View::new(), BTreeMap::new());
-        self.look(ROOT, String::new(), &mut view, &mut first);
+        self.add_to_view(ROOT, String::new(), &mut view, &mut first);
         view
     }
 
-    fn look(
+    fn add_to_view(
         &self,
         at: NodeNo,
         path: String,
@@ -95,7 +95,7 @@ impl Tree {
         let seen = Seen { kind: node.kind, mode: node.mode, content, xattrs, same_as };
         view.insert(path.clone(), seen);
         for (name, child) in &node.entries {
-            self.look(*child, format!("{path}/{name}"), view, first);
+            self.add_to_view(*child, format!("{path}/{name}"), view, first);
         }
     }
 }

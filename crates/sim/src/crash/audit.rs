@@ -18,7 +18,7 @@ use super::{Halt, World};
 /// Bytes read at once.
 const PIECE: usize = 48 * 1024;
 
-/// What the damaged shard keeps from being read.
+/// The objects that the damaged shard keeps from being read.
 #[derive(Default)]
 struct Unread {
     objects: BTreeSet<ObjectNo>,
@@ -102,12 +102,12 @@ impl World {
         if attr.kind != expected.kind {
             return broken(format!("is a {:?}, was made as a {:?}", attr.kind, expected.kind));
         }
-        let mode_fits = expected.mode.all().any(|mode| *mode == attr.mode);
+        let mode_fits = expected.mode.versions().any(|mode| *mode == attr.mode);
         if !mode_fits && attr.kind != FileKind::Symlink {
             return broken(format!("mode {:o}, not of {:?}", attr.mode, expected.mode));
         }
         let xattrs = self.read_xattrs(ino)?;
-        if !expected.xattrs.all().any(|known| **known == xattrs) {
+        if !expected.xattrs.versions().any(|known| **known == xattrs) {
             return broken(format!("attributes {xattrs:?}, not of {:?}", expected.xattrs));
         }
         let mut found = Object::new(attr.kind, Some(ino), attr.mode, &expected.target);
@@ -177,11 +177,11 @@ impl World {
                     })
                 })
         };
-        let found = expected.entries.all().rev().find(|version| matches(version)).cloned();
+        let found = expected.entries.versions().rev().find(|version| matches(version)).cloned();
         reading.versions.extend(expected.entries.first(matches).map(|first| (object, first)));
         let Some(version) = found else {
             let mut text = format!("entries of {dir:?} are\n    {listed:?}\n  but may be");
-            for version in expected.entries.all() {
+            for version in expected.entries.versions() {
                 text.push_str("\n   ");
                 for (name, no) in version.iter() {
                     let object = reading.may_be.object(*no);
@@ -341,7 +341,7 @@ impl World {
     }
 }
 
-/// What only directories lead to that cannot be read is looked at by its number.
+/// Looks, by their numbers, at objects to which only directories lead that cannot be read.
 fn look_for_unsure(reading: &mut Reading) {
     let objects = reading.may_be.objects.iter();
     let unsure = objects.filter(|(_, object)| object.unsure && object.ino.is_some());
@@ -356,7 +356,7 @@ fn leave_out(object: ObjectNo, reading: &mut Reading) {
     reading.unread.objects.insert(object);
     let entries = reading.may_be.object(object).entries.clone();
     let children = |version: &Rc<Entries>| version.values().copied().collect::<BTreeSet<_>>();
-    let all: BTreeSet<ObjectNo> = entries.all().flat_map(children).collect();
+    let all: BTreeSet<ObjectNo> = entries.versions().flat_map(children).collect();
     for child in all {
         let known = reading.may_be.object_mut(child);
         let was_unsure = std::mem::replace(&mut known.unsure, true);
@@ -370,13 +370,13 @@ fn leave_out(object: ObjectNo, reading: &mut Reading) {
             reading.unread.maybe.insert(child);
         }
         let names_it = |version: &Rc<Entries>| version.values().any(|named| *named == child);
-        if !was_unsure && entries.all().all(names_it) {
+        if !was_unsure && entries.versions().all(names_it) {
             reading.unread.required.insert(child);
         }
     }
 }
 
-/// What cannot be read stays as it was, as far as is known.
+/// An object that cannot be read stays as it was, as far as is known.
 fn add_unread(reading: &mut Reading) {
     let Reading { may_be, found, unread, .. } = reading;
     for (no, object) in found.iter_mut() {

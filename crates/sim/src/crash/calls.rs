@@ -27,7 +27,7 @@ const OBJECTS_MAX: usize = 40;
 const OPEN_MAX: usize = 8;
 /// The longest file: that of a client that always appends.
 const FILE_MAX: usize = 1 << 20;
-/// How often a client draws again if its call is impossible.
+/// The draws of a client until its call is possible.
 const TRIES: usize = 20;
 
 /// A request, its payload, and its effect.
@@ -263,7 +263,7 @@ impl Chooser<'_> {
             Kind::Fallocate => self.fallocate()?,
             Kind::CopyRange => self.copy()?,
             Kind::Chmod => {
-                let object = self.any(|_| true)?;
+                let object = self.any_object(|_| true)?;
                 let mode = 0o600 | self.rng.below(0o200) as u16;
                 let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
                 let request = Request::SetAttr { ino: self.ino(object), handle: None, set };
@@ -282,14 +282,14 @@ impl Chooser<'_> {
     }
 
     /// Any object with a name, of some kind.
-    fn any(&mut self, is_wanted: impl Fn(FileKind) -> bool) -> Option<ObjectNo> {
-        let mut found = self.model.named();
+    fn any_object(&mut self, is_wanted: impl Fn(FileKind) -> bool) -> Option<ObjectNo> {
+        let mut found = self.model.named_objects();
         found.retain(|object| is_wanted(self.model.object(*object).kind));
         (!found.is_empty()).then(|| *self.rng.pick(&found))
     }
 
     fn dir(&mut self) -> ObjectNo {
-        self.any(|kind| kind == FileKind::Directory).unwrap_or(ROOT)
+        self.any_object(|kind| kind == FileKind::Directory).unwrap_or(ROOT)
     }
 
     fn opened(&mut self) -> Option<(ObjectNo, Handle)> {
@@ -319,7 +319,7 @@ impl Chooser<'_> {
     }
 
     fn create(&mut self, kind: FileKind) -> Option<(Request, Vec<u8>, Effect)> {
-        if self.model.named().len() >= OBJECTS_MAX {
+        if self.model.named_objects().len() >= OBJECTS_MAX {
             return None;
         }
         let dir = self.dir();
@@ -342,7 +342,7 @@ impl Chooser<'_> {
     }
 
     fn link(&mut self) -> Option<(Request, Vec<u8>, Effect)> {
-        let object = self.any(|kind| kind == FileKind::Regular)?;
+        let object = self.any_object(|kind| kind == FileKind::Regular)?;
         let dir = self.dir();
         let name = self.free_name(dir)?;
         let (ino, dir_ino) = (self.ino(object), self.ino(dir));
@@ -390,7 +390,7 @@ impl Chooser<'_> {
 
     fn open(&mut self) -> Option<(Request, Vec<u8>, Effect)> {
         let opened = self.model.objects.values().filter(|object| object.handle.is_some()).count();
-        let object = self.any(|kind| kind == FileKind::Regular)?;
+        let object = self.any_object(|kind| kind == FileKind::Regular)?;
         if opened >= OPEN_MAX || self.model.object(object).handle.is_some() {
             return None;
         }
@@ -428,7 +428,7 @@ impl Chooser<'_> {
     fn truncate(&mut self) -> Option<(Request, Vec<u8>, Effect)> {
         let object = match self.rng.chance(1, 4) {
             true => self.opened()?.0,
-            false => self.any(|kind| kind == FileKind::Regular)?,
+            false => self.any_object(|kind| kind == FileKind::Regular)?,
         };
         let now = self.model.object(object).content.now().len() as u64;
         let mut size = match self.rng.chance(1, 4) {
@@ -482,7 +482,7 @@ impl Chooser<'_> {
     }
 
     fn xattr(&mut self) -> Option<(Request, Vec<u8>, Effect)> {
-        let object = self.any(|kind| kind != FileKind::Symlink)?;
+        let object = self.any_object(|kind| kind != FileKind::Symlink)?;
         let name: Name = format!("user.{}", self.rng.below(3)).into_bytes().into();
         let (ino, has) = (self.ino(object), xattr_name(&name));
         let exists = self.model.object(object).xattrs.now().contains_key(&name);
@@ -505,7 +505,7 @@ impl Chooser<'_> {
     fn fsync(&mut self, kind: FileKind) -> Option<(Request, Vec<u8>, Effect)> {
         let object = match (kind, self.rng.chance(1, 3)) {
             (FileKind::Regular, true) => self.opened()?.0,
-            _ => self.any(|known| known == kind)?,
+            _ => self.any_object(|known| known == kind)?,
         };
         let data_only = false;
         let request = Request::Fsync { ino: self.ino(object), handle: None, data_only };

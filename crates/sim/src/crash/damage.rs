@@ -14,7 +14,7 @@ use crate::fleet::incident::How;
 use crate::fleet::{Fleet, load_ledger};
 use crate::history::DamagedShards;
 
-/// What is to be damaged, and when.
+/// A damage that is due, and its time.
 pub(super) struct Due {
     pub plan: Plan,
     /// Lives before that, and the event from which on it may be done.
@@ -209,7 +209,7 @@ fn is_tied(model: &Model, ino: Ino, shard: ShardId, named: &BTreeSet<Ino>) -> bo
             return true;
         }
         for (parent, object) in &model.objects {
-            let leads = object.entries.all().any(|it| it.values().any(|child| *child == no));
+            let leads = object.entries.versions().any(|it| it.values().any(|child| *child == no));
             if leads && seen.insert(*parent) {
                 todo.push(*parent);
             }

@@ -11,7 +11,7 @@ use warren_disk::Layout;
 const CHUNKS: [u64; 5] = [1, 8, 100, 2100, 4200];
 /// The largest pool: a ledger has an entry for each chunk.
 const CHUNKS_MAX: u64 = 10_000;
-/// How long after the begin of the work, in nanoseconds.
+/// The time from the begin of the work to a growth, in nanoseconds.
 const DELAYS: [u64; 4] = [1_000_000, 20_000_000, 200_000_000, 2_000_000_000];
 
 pub(super) struct Growths {
@@ -36,20 +36,20 @@ impl Growths {
     pub(super) const fn device_blocks(&self) -> u64 {
         self.device
     }
-    /// How long after the begin of the work it grows, if it does.
+    /// The time from the begin of the work to the first growth, if there is one.
     pub(super) fn delay(&mut self) -> Option<u64> {
         let is_wanted = self.is_wanted && self.rng.chance(2, 3);
         let longest = *self.rng.pick(&DELAYS);
         is_wanted.then(|| self.rng.below(longest))
     }
 
-    /// How long after one growth the next one begins, if it does.
+    /// The time from one growth to the next, if there is one.
     pub(super) fn delay_again(&mut self) -> Option<u64> {
         self.rng.chance(1, 3).then(|| self.rng.below(50_000_000))
     }
 
     /// A larger layout, unless the pool is large already.
-    pub(super) fn next(&mut self, layout: &Layout) -> Option<Layout> {
+    pub(super) fn next_layout(&mut self, layout: &Layout) -> Option<Layout> {
         let chunks = layout.chunks() + *self.rng.pick(&CHUNKS);
         // A rest that is no whole chunk is not used.
         let blocks = chunks * CHUNK_BLOCKS + self.rng.below(CHUNK_BLOCKS);

@@ -52,7 +52,7 @@ impl<T> Versions<T> {
         self.0.drain(..self.0.len() - 1);
     }
 
-    pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = &T> + Clone {
+    pub(super) fn versions(&self) -> impl DoubleEndedIterator<Item = &T> + Clone {
         self.0.iter().map(|(_, version)| version)
     }
 
@@ -172,7 +172,7 @@ fn fallocated(content: &[u8], change: &RangeChange) -> Vec<u8> {
     bytes
 }
 
-/// How far a client has come with one file.
+/// The progress of a client with one file.
 pub(super) struct LookAgain {
     pub object: ObjectNo,
     pub ino: Ino,
@@ -282,7 +282,7 @@ impl Model {
     /// The maximum of blocks in all versions of all files.
     pub(super) fn blocks(&self) -> usize {
         let of_file = |object: &Object| {
-            object.content.all().map(|v| v.len().div_ceil(BLOCK_SIZE)).sum::<usize>()
+            object.content.versions().map(|v| v.len().div_ceil(BLOCK_SIZE)).sum::<usize>()
         };
         self.objects.values().map(of_file).sum()
     }
@@ -296,7 +296,7 @@ impl Model {
     }
 
     /// Every object with a name now, by a directory that contains it.
-    pub(super) fn named(&self) -> Vec<ObjectNo> {
+    pub(super) fn named_objects(&self) -> Vec<ObjectNo> {
         let mut found = vec![ROOT];
         let mut at = 0;
         while let Some(object) = found.get(at) {
@@ -386,7 +386,7 @@ impl Model {
     }
 
     /// The client has looked at a file that was doubtful.
-    pub(super) fn found(&mut self, object: ObjectNo, content: &[u8]) {
+    pub(super) fn settle_content(&mut self, object: ObjectNo, content: &[u8]) {
         self.operations += 1;
         let by = self.operations;
         let object = self.object_mut(object);
@@ -474,7 +474,7 @@ mod tests {
     }
 
     fn may_be_absent(model: &Model, dir: ObjectNo, called: &str) -> bool {
-        model.object(dir).entries.all().any(|entries| !entries.contains_key(&name(called)))
+        model.object(dir).entries.versions().any(|entries| !entries.contains_key(&name(called)))
     }
 
     #[test]
@@ -525,7 +525,7 @@ mod tests {
         model.apply(&moved, None);
         model.apply(&Effect::Fsync { object: file }, None);
         assert!(!may_be_absent(&model, dir, "new"));
-        assert!(model.object(ROOT).entries.all().all(|e| !e.contains_key(&name("old"))));
+        assert!(model.object(ROOT).entries.versions().all(|e| !e.contains_key(&name("old"))));
         model.apply(&Effect::Remove { dir, name: name("new") }, None);
         assert!(may_be_absent(&model, dir, "new"));
     }

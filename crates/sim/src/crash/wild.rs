@@ -39,7 +39,7 @@ impl World {
     pub(super) fn looks_again(&mut self, at: usize) -> bool {
         self.doubt();
         let Some(model) = &self.clients[at].model else { return false };
-        let mut named = model.named().into_iter();
+        let mut named = model.named_objects().into_iter();
         let is_wanted = |no: &ObjectNo| {
             let object = model.object(*no);
             object.is_doubtful && object.kind == FileKind::Regular
@@ -111,13 +111,13 @@ impl World {
         self.fleet.incidents.wild.spared.remove(&ino);
         self.fleet.incidents.wild.discarded.remove(&ino);
         let model = self.clients[at].model.as_mut().expect("it works");
-        let versions: Vec<_> = model.object(no).content.all().cloned().collect();
+        let versions: Vec<_> = model.object(no).content.versions().cloned().collect();
         let now = model.object(no).content.now();
         let is_right = match is_lost {
             true => content.len() == now.len() && is_of_versions(content, &versions),
             false => **now == content,
         };
-        model.found(no, content);
+        model.settle_content(no, content);
         if !is_right {
             let rule = format!("{ino:?}, has lost pages: {is_lost}, has bytes of no version");
             return self.fleet.sim.fail(rule);

@@ -112,7 +112,7 @@ pub(super) fn note_executed<H>(
     }
 }
 
-/// What caretakers do beside refusing.
+/// Counts what caretakers do beside refusing.
 fn count_of_caretaker<H>(fleet: &mut Fleet<H>, effect: &Effect) {
     match effect {
         Effect::Send { message, .. }

@@ -32,7 +32,7 @@ struct Incident {
     at: u64,
 }
 
-/// What of a shard was damaged.
+/// The part of a shard that was damaged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum How {
     /// Its root slots, the root of its tree, another node of its tree: on the device.

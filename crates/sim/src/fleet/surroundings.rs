@@ -1,4 +1,4 @@
-//! What a world adds to its fleet.
+//! The surroundings of a fleet: the part of a world that its events concern.
 
 use std::fmt;
 

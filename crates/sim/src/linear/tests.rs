@@ -434,7 +434,7 @@ fn agrees_with_trying_every_order(seed: u64, first: &State, history: &mut [Opera
     for (at, operation) in history.iter_mut().enumerate() {
         operation.hint = (at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
-    let rules = learn(history).unwrap_or_default();
+    let rules = collect_rules(history).unwrap_or_default();
     let expected = has_legal_order(first, history, &rules, &mut Vec::new());
     match check(first, history, SEARCH_MAX) {
         Verdict::Linearizable { .. } => assert!(expected, "seed {seed} is illegal"),

@@ -266,7 +266,7 @@ fn may_use_xattr(
     permit(who, inode, want)
 }
 
-/// What `may_setattr`, ext4's own checks and `fileattr_set_prepare` refuse.
+/// The refusals of `may_setattr`, of ext4's own checks and of `fileattr_set_prepare`.
 fn check_flags(who: &Credentials, inode: &Inode, set: &SetAttr) -> Result<(), Errno> {
     let of_owner = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
     let times = [set.atime, set.mtime];

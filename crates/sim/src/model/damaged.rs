@@ -1,4 +1,4 @@
-//! Which calls need a shard that is damaged, or whose cell is out: they may be refused, and change
+//! Calls that need a shard that is damaged, or whose cell is out, may be refused, and change
 //! nothing then.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -156,8 +156,8 @@ impl Inode {
         }
     }
 
-    /// Which attribute in `attr` is wrong, times excluded. The system chooses size and blocks of a
-    /// directory.
+    /// Names an attribute in `attr` that is wrong, times excluded. The system chooses size and
+    /// blocks of a directory.
     pub fn attr_differs(&self, ino: Ino, attr: &Attr) -> Option<&'static str> {
         let checks = [
             ("st_ino", attr.ino == ino),
@@ -207,7 +207,7 @@ impl Inode {
         if self.is_immutable() || self.only_grows() { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// What `may_open` checks about flags.
+    /// Checks flags as `may_open` does.
     pub fn check_open_flags(&self, access: AccessMode) -> Result<(), Errno> {
         let writes = access.intersects(AccessMode::WRITE | AccessMode::TRUNCATE);
         let appends = access.contains(AccessMode::APPEND) && !access.contains(AccessMode::TRUNCATE);
@@ -215,7 +215,8 @@ impl Inode {
         if writes && is_refused { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// Which of the times is wrong, if any. `old_atime`: the access time may be an earlier one.
+    /// Names a time that is wrong, if there is one. `old_atime`: the access time may be an earlier
+    /// one.
     pub fn observe_times(&mut self, attr: &Attr, old_atime: bool) -> Option<&'static str> {
         let checks = [
             ("st_atime", old_atime || self.atime.observe(attr.atime)),

@@ -393,7 +393,7 @@ fn make_inode(
         inode.flags = state.inode(dir).flags & InodeFlags::INHERITED;
     }
     let nlink = if directory { 2 } else { u32::from(named) };
-    state.put(ino, Inode { nlink, rdev: new.rdev, ..inode });
+    state.insert(ino, Inode { nlink, rdev: new.rdev, ..inode });
     Ok(())
 }
 

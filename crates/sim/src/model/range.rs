@@ -87,7 +87,7 @@ impl Step<'_> {
         expect_written(state, handle.ino, copy.length, reply)
     }
 
-    /// What is copied; `None`: nothing, at the end of the source.
+    /// The range that is copied; `None` if nothing is, at the end of the source.
     fn copied(
         &self,
         state: &State,

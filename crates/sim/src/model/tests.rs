@@ -487,8 +487,8 @@ fn a_listing_page_holds_what_lies_between_its_cookies() {
     let a = script.file(ROOT, "a", 0o644);
     let b = script.file(ROOT, "b", 0o644);
     let mut rules = Rules::default();
-    assert!(rules.cookies.learn(b"a", 10) && rules.cookies.learn(b"b", 20));
-    assert!(!rules.cookies.learn(b"a", 11));
+    assert!(rules.cookies.insert(b"a", 10) && rules.cookies.insert(b"b", 20));
+    assert!(!rules.cookies.insert(b"a", 11));
     let entry =
         |ino, cookie, text| DirEntry { ino, kind: FileKind::Regular, cookie, name: name(text) };
     let (a, b) = (entry(a, 10, "a"), entry(b, 20, "b"));

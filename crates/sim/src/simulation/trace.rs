@@ -12,7 +12,7 @@ use crate::fixed::Mix;
 const LINES_MAX: usize = 60;
 const LINE_LENGTH_MAX: usize = 400;
 
-/// How often rare branches were reached.
+/// The times that rare branches were reached.
 pub(crate) type Coverage = BTreeMap<&'static str, u64>;
 
 #[derive(Default)]

@@ -19,7 +19,7 @@ pub(super) struct Audit {
 
 impl Audit {
     /// From the root, and from these inodes, to which nothing may lead that can be read.
-    pub(super) fn of(known: Vec<(Ino, FileKind)>) -> Self {
+    pub(super) fn of_tree(known: Vec<(Ino, FileKind)>) -> Self {
         let mut audit = Self::default();
         audit.inspect(Ino::ROOT, FileKind::Directory);
         known.into_iter().for_each(|(ino, kind)| audit.inspect(ino, kind));
@@ -50,7 +50,7 @@ impl Audit {
     }
 
     /// Errors need no handling: the model rejects an error of a call that must succeed.
-    pub(super) fn see(&mut self, op: &Op, answer: &Result<Reply, warren_base::Errno>) {
+    pub(super) fn note_answer(&mut self, op: &Op, answer: &Result<Reply, warren_base::Errno>) {
         let Ok(reply) = answer else { return };
         match (op, reply) {
             (Op::List(dir), Reply::Listing { entries, .. }) => {

@@ -43,7 +43,7 @@ fn begin_call(world: &mut World, at: At) {
         (slot.state, slot.deferred) = (SlotState::Waiting, Some((op, bytes)));
         return;
     }
-    let (mut op, forged) = reach(world, at, op);
+    let (mut op, forged) = add_capabilities(world, at, op);
     if let Op::Ino(request, _) = &mut op {
         request_keeping(request, &world.swarm);
         if let Some(front) = &world.clients[at.client].front {
@@ -105,7 +105,7 @@ fn are_pages_right(world: &World, at: At, op: &Op) -> bool {
 /// Adds the capabilities for the inodes that the call names, as if the client had walked to
 /// them: the harness knows the key. Sometimes it makes a capability wrong; then the call is
 /// forged and must be refused.
-fn reach(world: &mut World, at: At, op: Op) -> (Op, bool) {
+fn add_capabilities(world: &mut World, at: At, op: Op) -> (Op, bool) {
     let may_forge = world.audit.is_none() && world.calls_left > 0;
     let Client { id, front, .. } = &world.clients[at.client];
     let id = *id;

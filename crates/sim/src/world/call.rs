@@ -159,7 +159,7 @@ fn finish_call(world: &mut World, at: At, answer: Answer) {
         return wrote_back(world, at.client, &whole.op, &answer);
     }
     if let Some(audit) = &mut world.audit {
-        audit.see(&whole.op, &answer);
+        audit.note_answer(&whole.op, &answer);
     }
     world.think(at);
 }

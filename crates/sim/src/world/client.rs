@@ -22,7 +22,7 @@ const WRITERS: usize = 2;
 /// Copies that a client keeps: few enough that some are evicted.
 const COPIES_MAX: usize = 40;
 
-/// What a slot does next.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SlotState {
     Absent,
@@ -78,7 +78,7 @@ pub(super) struct Slot {
     pub stored: Option<(Position, Rc<[u8]>)>,
     /// A call that waits until the stores in mappings are written back.
     pub deferred: Option<Drawn>,
-    /// What a front sent last, and whether it is to be sent again.
+    /// The last request of a front, and whether it is to be sent again.
     pub last_sent: Option<Send>,
     pub asks_again: bool,
     pub seq: u32,
@@ -144,7 +144,8 @@ pub(super) struct Client {
     pub id: ClientId,
     pub credentials: Rc<Credentials>,
     pub slots: Vec<Slot>,
-    /// How many of the slots belong to programs. The kernel writes pages back through the others.
+    /// The number of slots that belong to programs. The kernel writes pages back through the
+    /// others.
     pub programs: usize,
     /// The first of its processes: two per slot (requests, and calls as wholes), and one for its
     /// end.

@@ -21,7 +21,7 @@ use crate::history::{Action, Outcome};
 /// One of so many calls is a claim.
 const CLAIM_EVERY: u64 = 40;
 
-/// How a client continues a call.
+/// The way in which a client continues a call.
 enum Kept {
     /// The call is done, without a request.
     Done(Action),

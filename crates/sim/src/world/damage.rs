@@ -1,5 +1,5 @@
-//! What the damage of one shard means in this world: when it is done, how the history knows of it,
-//! and what must hold at the end of a fleet.
+//! The damage of one shard in this world: when it is done, how the history records it, and what
+//! must hold at the end of a fleet.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -14,11 +14,11 @@ use crate::fleet::{Fleet, check_named, load_ledger, may_lack_chunks};
 use crate::history::{Action, DamagedShards, Operation};
 use crate::model::{State, is_tied};
 
-/// What is to be damaged, and when.
+/// A damage that is due, and its time.
 #[derive(Default)]
 pub(super) struct Due {
     plan: Option<Plan>,
-    /// So many calls are left then.
+    /// The number of calls that are left then.
     at: u64,
 }
 
@@ -44,8 +44,8 @@ impl Due {
     }
 }
 
-/// What nothing could be done to while the fleet ran is damaged on the device of a stopped fleet.
-/// Returns whether it was.
+/// Damages the device of a stopped fleet, if nothing could be damaged while the fleet ran. Returns
+/// whether it did.
 pub(super) fn before_restart<H>(fleet: &mut Fleet<H>, due: &mut Due) -> bool {
     fleet.sim.plant = fleet.sim.plant.filter(|_| fleet.incidents.damage.is_none());
     let Some(mut plan) = due.plan.take() else { return false };

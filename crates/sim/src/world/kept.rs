@@ -1,4 +1,4 @@
-//! What a client keeps: handles after the last close of a file, which it uses again for later
+//! A client keeps handles after the last close of a file, which it uses again for later
 //! opens. A front also keeps the attributes of directories as its changes have left them.
 //!
 //! This is the client's side of the idle marks (`fuse::open_files` in the product). Programs of a
@@ -13,7 +13,7 @@ use warren_proto::{AccessMode, Attr, CreateFlags, Handle, Lease, LeasedAttrs, Op
 use super::names::FrontNames;
 use crate::swarm::Swarm;
 
-/// What a client knows of a handle that it may keep.
+/// A handle that a client may keep.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leased {
     pub access: AccessMode,

@@ -1,4 +1,4 @@
-//! What a kernel caches behind a front, as with FUSE: names, attributes and pages, used without a
+//! The cache of a kernel behind a front, as with FUSE: names, attributes and pages, used without a
 //! request until they are invalidated.
 //!
 //! Invariants:
@@ -26,11 +26,11 @@ const PAGE: u64 = BLOCK_SIZE as u64;
 
 struct Page {
     bytes: Box<[u8; BLOCK_SIZE]>,
-    /// How much of the page the file had. The rest is zero.
+    /// The bytes of the page that the file had. The rest is zero.
     len: usize,
 }
 
-/// What a program has stored in a mapped page.
+/// The bytes that a program has stored in a mapped page.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
     /// The handle through which the file is open.
@@ -41,14 +41,14 @@ pub(super) struct Stored {
     is_written: bool,
 }
 
-/// What a name leads to; `None` if there is no such name.
+/// The inode of a name; `None` if there is no such name.
 type Named = Option<(Ino, FileKind)>;
 
-/// When a request was sent, in the kernel's own count.
+/// The time at which a request was sent, in the kernel's own count.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 struct Moment(u64);
 
-/// What one request may change.
+/// The copies that one request may change.
 enum Changes {
     Nothing,
     These(Vec<LeaseKey>),

@@ -242,7 +242,7 @@ fn restart(world: &mut World) -> Result<(), String> {
     world.clients.push(client);
     let known = world.last.as_ref().filter(|_| world.fleet.incidents.has_damage());
     let known = known.map(|state| state.inodes().map(|(ino, inode)| (ino, inode.kind)).collect());
-    world.audit = Some(Audit::of(known.unwrap_or_default()));
+    world.audit = Some(Audit::of_tree(known.unwrap_or_default()));
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! What clients, and the harness, learn from requests and answers.
+//! Clients, and the harness, take note of requests and answers.
 
 use warren_base::{CellId, Errno, Ino};
 use warren_client::Op;
@@ -148,25 +148,25 @@ pub(super) fn keep_changed(
 }
 
 /// Updates what the client and the harness know from an answer.
-pub(super) fn see(world: &mut World, at: At, request: &Request, answer: &Answer) {
+pub(super) fn note_reply(world: &mut World, at: At, request: &Request, answer: &Answer) {
     match answer {
         Ok(reply) => {
             world.slot(at).holdings.note(request, reply);
             world.known.note(request);
             if let Reply::Created { entry, .. } | Reply::Entry(entry) = reply {
-                world.known.learn(entry.ino, entry.kind);
+                world.known.add(entry.ino, entry.kind);
             }
             if let Reply::Neighbours(found) = reply {
                 world.fleet.sim.count("a name looked up with its neighbours");
-                found.iter().for_each(|one| world.known.learn(one.entry.ino, one.entry.kind));
+                found.iter().for_each(|one| world.known.add(one.entry.ino, one.entry.kind));
             }
             count_success(world, request);
         }
-        Err(errno) => see_error(world, at, request, *errno),
+        Err(errno) => note_error(world, at, request, *errno),
     }
 }
 
-fn see_error(world: &mut World, at: At, request: &Request, errno: Errno) {
+fn note_error(world: &mut World, at: At, request: &Request, errno: Errno) {
     match errno {
         Errno::EINTR => world.fleet.sim.count("a wait for a lock interrupted"),
         Errno::ENOSPC => world.fleet.sim.count("ENOSPC answered"),

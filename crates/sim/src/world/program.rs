@@ -1,4 +1,4 @@
-//! What clients do: draws calls that conflict with each other, by the seed's swarm.
+//! The calls of programs: they conflict with each other, and are drawn by the seed's swarm.
 //!
 //! The harness knows all inodes that were ever made, so clients work on each other's files. It
 //! forgets most removed ones, but not all: stale numbers must be refused.
@@ -28,7 +28,7 @@ const LONG_NAME: usize = 240;
 /// Handles a slot keeps open.
 const HANDLES_MAX: usize = 4;
 
-/// What the harness knows about the tree.
+/// The harness's knowledge of the tree.
 #[derive(Default)]
 pub(super) struct Known {
     pub dirs: Vec<Ino>,
@@ -41,7 +41,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    pub(super) fn learn(&mut self, ino: Ino, kind: FileKind) {
+    pub(super) fn add(&mut self, ino: Ino, kind: FileKind) {
         let list = match kind {
             FileKind::Directory => &mut self.dirs,
             FileKind::Symlink => &mut self.links,
@@ -97,7 +97,7 @@ impl Known {
         (!files.is_empty()).then(|| *rng.pick(files))
     }
 
-    fn any(&self, rng: &mut Rng, hot: usize) -> Ino {
+    fn any_inode(&self, rng: &mut Rng, hot: usize) -> Ino {
         match (rng.below(4), self.links.is_empty()) {
             (0, _) => self.dir(rng),
             (1, false) => *rng.pick(&self.links),
@@ -106,7 +106,7 @@ impl Known {
     }
 }
 
-/// What a slot holds and must release.
+/// The files and locks that a slot holds and must release.
 #[derive(Default)]
 pub(super) struct Holdings {
     pub handles: Vec<(Handle, AccessMode)>,
@@ -233,7 +233,7 @@ impl Draw<'_> {
         }
         let request = match kind {
             Kind::List => return Some((Op::List(self.dir(kind).into()), Vec::new())),
-            Kind::Lookup | Kind::GetAttr | Kind::ReadLink | Kind::StatFs => self.look(kind),
+            Kind::Lookup | Kind::GetAttr | Kind::ReadLink | Kind::StatFs => self.look_request(kind),
             Kind::CreateNameless if self.holdings.handles.len() >= HANDLES_MAX => return None,
             Kind::CreateFile
             | Kind::CreateNameless
@@ -284,12 +284,12 @@ impl Draw<'_> {
         let held = if self.front { None } else { self.handle() };
         // Some requests have no handle, which must be refused.
         let handle = held.filter(|_| !self.rng.chance(1, 8));
-        let ino = held.map_or_else(|| self.any(), |handle| handle.ino);
+        let ino = held.map_or_else(|| self.any_inode(), |handle| handle.ino);
         Some(Request::Fsync { ino, handle, data_only: false })
     }
 
-    fn any(&mut self) -> Ino {
-        self.known.any(self.rng, self.swarm.hot_files)
+    fn any_inode(&mut self) -> Ino {
+        self.known.any_inode(self.rng, self.swarm.hot_files)
     }
 
     fn name(&mut self) -> FileName {
@@ -298,15 +298,15 @@ impl Draw<'_> {
         FileName::new(format!("n{number:0width$}").as_bytes()).expect("a legal name")
     }
 
-    fn look(&mut self, kind: Kind) -> Request {
+    fn look_request(&mut self, kind: Kind) -> Request {
         match kind {
             Kind::Lookup => Request::Lookup { dir: self.known.dir(self.rng), name: self.name() },
             // A kernel still uses a directory that was removed.
             Kind::GetAttr if self.front && self.rng.chance(1, 6) => {
                 Request::GetRemoved { dir: self.known.dir(self.rng) }
             }
-            Kind::GetAttr => Request::GetAttr { ino: self.any() },
-            Kind::ReadLink => Request::ReadLink { ino: self.any() },
+            Kind::GetAttr => Request::GetAttr { ino: self.any_inode() },
+            Kind::ReadLink => Request::ReadLink { ino: self.any_inode() },
             _ => Request::StatFs,
         }
     }
@@ -337,7 +337,7 @@ impl Draw<'_> {
     fn change_names(&mut self, kind: Kind) -> Request {
         let (dir, name) = (self.dir(kind), self.name());
         match kind {
-            Kind::Link => Request::Link { ino: self.any(), dir, name },
+            Kind::Link => Request::Link { ino: self.any_inode(), dir, name },
             Kind::Unlink => Request::Unlink { dir, name },
             Kind::Rmdir => Request::Rmdir { dir, name },
             Kind::Rename | Kind::RenameNoReplace | Kind::Exchange | Kind::Whiteout => {
@@ -457,7 +457,7 @@ impl Draw<'_> {
             if self.holdings.handles.len() >= HANDLES_MAX {
                 return None;
             }
-            return Some(Request::Open { ino: self.any(), access: self.access() });
+            return Some(Request::Open { ino: self.any_inode(), access: self.access() });
         }
         let handle = self.handle()?;
         Some(match kind {

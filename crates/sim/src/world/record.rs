@@ -46,7 +46,7 @@ pub(super) fn record_whole(
     });
 }
 
-/// What the call is in the history. `None` for a call that consists of several requests.
+/// The call's action in the history. `None` for a call that consists of several requests.
 pub(super) fn action_of(op: &Op) -> Option<Action> {
     match op {
         Op::Ino(request, _) => Some(Action::Request(request.clone())),

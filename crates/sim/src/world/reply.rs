@@ -11,7 +11,7 @@ use super::call::{repeat_refused, send_request, step_call};
 use super::claims::is_rightly_granted;
 use super::client::Asked;
 use super::event::At;
-use super::observe::{keep_changed, note_answered, see};
+use super::observe::{keep_changed, note_answered, note_reply};
 use super::recall::recalled;
 use crate::fleet::Happening;
 use crate::history::{Action, Excuses, Operation, Outcome};
@@ -78,7 +78,7 @@ pub(super) fn client_answered(
         operation.excuses.set(Excuses::CANCELLED, is_cancelled);
         match &operation.action {
             Action::Forged(_) => world.fleet.sim.count("a forged capability"),
-            _ => see(world, at, &request, &answer),
+            _ => note_reply(world, at, &request, &answer),
         }
         operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
         note_refused(world, at, &mut operation);

@@ -205,7 +205,7 @@ impl Disk {
         self.cached.retain(|_, writes| !writes.is_empty());
     }
 
-    /// So many blocks, starting at `block`, are durable as they are now.
+    /// Makes `count` blocks, starting at `block`, durable as they are now.
     pub(crate) fn harden(&mut self, block: BlockNo, count: usize) {
         // In a file this takes a flush.
         self.host.iter_mut().for_each(|host| host.flush(self.writes));
@@ -230,7 +230,7 @@ impl Disk {
         self.image
     }
 
-    /// What fsck finds on the first `blocks` of it.
+    /// Checks the first `blocks` of it with fsck.
     pub(crate) fn check(&self, blocks: u64) -> warren_fsck::Report {
         let mut read = |block: BlockNo, into: &mut [u8]| {
             into.copy_from_slice(self.block(block));
@@ -258,7 +258,7 @@ impl Disk {
         cached.for_each(|(_, bytes)| change(Rc::make_mut(bytes)));
     }
 
-    /// What fsck finds damaged on the first `blocks` of it, except what does not matter, as text.
+    /// The damage that fsck finds on the first `blocks` of it and that matters, as text.
     pub(crate) fn damage(
         &self,
         blocks: u64,

@@ -21,7 +21,7 @@ impl Draw<'_> {
     pub(super) fn set_attr(&mut self, kind: Kind) -> Request {
         let mut set = SetAttr::default();
         let mut handle = None;
-        let mut ino = self.any();
+        let mut ino = self.any_inode();
         match kind {
             Kind::Truncate => {
                 set.size = Some(self.rng.below(self.swarm.reach));
@@ -87,7 +87,7 @@ impl Draw<'_> {
     }
 
     fn short_xattr(&mut self) -> Request {
-        let ino = self.any();
+        let ino = self.any_inode();
         let name = *self.rng.pick(&XATTRS);
         let is_capability = name.ends_with(b"capability");
         let name = XattrName::new(name).expect("a legal name");
@@ -113,7 +113,7 @@ impl Draw<'_> {
     pub(super) fn acl(&mut self) -> Request {
         let name = *self.rng.pick(&[ACL_ACCESS, ACL_DEFAULT]);
         let of_dirs = name == ACL_DEFAULT && self.rng.chance(9, 10);
-        let ino = if of_dirs { self.known.dir(self.rng) } else { self.any() };
+        let ino = if of_dirs { self.known.dir(self.rng) } else { self.any_inode() };
         let name = XattrName::new(name).expect("a legal name");
         match self.rng.below(6) {
             0 => Request::GetXattr { ino, name },
