@@ -95,7 +95,6 @@ const KNOWN: &[Exception] = &[
     except(Rule::Columns, "shm", 1),
     except(Rule::Openings, "cell", 89),
     except(Rule::Openings, "interpose", 121),
-    except(Rule::Openings, "sim", 48),
     except(Rule::Citations, "cell", 9),
     except(Rule::Words, "mailbox", 1),
     except(Rule::Words, "shm", 1),
