@@ -36,7 +36,6 @@ use warren_proto::{AccessMode, Change, Handle, LockType, PeerReply, Request, Ste
 use crate::plant::Plant;
 use crate::run::wait::{Stop, Wait};
 use crate::run::work::Work;
-use crate::send::{send_reply, suspect};
 use crate::turn::Turn;
 use crate::txn::participant::Participants;
 
@@ -112,13 +111,13 @@ pub(crate) fn owe(
     let is_own =
         |change: &Change| turn.fleet.volume.owner(change.shard()) == Some(turn.fleet.volume.id);
     if txn.cell != from || !changes.iter().all(is_own) {
-        return suspect(from, &mut turn.driver);
+        return turn.driver.suspect(from);
     }
     if participants.was_applied(txn) && !turn.plants(Plant::ForgetOwed) {
         turn.note(&Step::Owed { txn, changes });
         turn.seal();
     }
-    send_reply(from, PeerReply::Committed { txn }, &mut turn.driver);
+    turn.driver.send_reply(from, PeerReply::Committed { txn });
 }
 
 /// The cell's part of a checkpoint, once its log is durable or the device has refused it. The log

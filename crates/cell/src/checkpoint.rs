@@ -170,7 +170,7 @@ impl Checkpoint {
         }
         fleet.checkpoints.enter(Phase::Reported);
         let (cell, number) = (fleet.volume.id, fleet.checkpoints.number());
-        driver.effects.push(Effect::Report(Report::Written { cell, number, result: Err(errno) }));
+        driver.report(Report::Written { cell, number, result: Err(errno) });
     }
 
     /// Gives the tree's dirty nodes places and queues them to be written.
@@ -259,7 +259,7 @@ impl Checkpoint {
         self.next_write = Some(turn.cache.frames.next_write());
         let result = turn.cache.io.take_write_error().map_or(Ok(written), Err);
         let (cell, number) = (turn.fleet.volume.id, turn.fleet.checkpoints.number());
-        turn.driver.effects.push(Effect::Report(Report::Written { cell, number, result }));
+        turn.driver.report(Report::Written { cell, number, result });
     }
 
     fn evict_nodes(&mut self, shards: &mut Shards, fleet: &mut Fleet, driver: &mut Driver<'_>) {

@@ -33,7 +33,6 @@ use crate::fleet::Fleet;
 use crate::frames::cache::Cache;
 use crate::run::wait::{Stop, WaitKey};
 use crate::run::work::Work;
-use crate::send::{send_reply, send_request};
 use crate::shard::Shard;
 use crate::shard::cleaning::Cleaning;
 use crate::shards::Shards;
@@ -123,7 +122,7 @@ impl Cleaner {
         let open: BTreeSet<CellId> = fleet.volume.map.iter().copied().collect();
         let own = fleet.volume.id;
         for to in open.iter().filter(|cell| **cell != own) {
-            send_request(*to, PeerRequest::Clean { ask: number, is_privileged }, driver);
+            driver.send_request(*to, PeerRequest::Clean { ask: number, is_privileged });
         }
         if open.contains(&own) {
             self.asked.push((own, number));
@@ -165,7 +164,7 @@ impl Cleaner {
     pub(crate) fn ask_again(&self, cell: CellId, turn: &mut Turn<'_>) {
         if let Some(ask) = self.ask.as_ref().filter(|ask| ask.open.contains(&cell)) {
             let Ask { number, is_privileged, .. } = *ask;
-            send_request(cell, PeerRequest::Clean { ask: number, is_privileged }, &mut turn.driver);
+            turn.driver.send_request(cell, PeerRequest::Clean { ask: number, is_privileged });
         }
     }
 
@@ -297,7 +296,7 @@ impl Cleaner {
             if to == turn.fleet.volume.id {
                 self.answered(to, ask, chunks, turn);
             } else {
-                send_reply(to, PeerReply::Cleaned { ask, chunks }, &mut turn.driver);
+                turn.driver.send_reply(to, PeerReply::Cleaned { ask, chunks });
             }
         }
     }

@@ -12,7 +12,6 @@ use crate::event::Effect;
 use crate::run::task::Tasks;
 use crate::run::wait::Waits;
 use crate::run::wait::{Stop, TaskId, Wait};
-use crate::send::send_request;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
@@ -89,7 +88,7 @@ impl Counting {
                 .filter(|c| *c != turn.fleet.volume.id)
                 .collect();
             for to in &open {
-                send_request(*to, PeerRequest::Count { ask: id.0 }, &mut turn.driver);
+                turn.driver.send_request(*to, PeerRequest::Count { ask: id.0 });
             }
             if !turn.chunks.host.has_all() {
                 turn.driver.effects.push(Effect::MeasureHost);
@@ -131,7 +130,7 @@ impl Counting {
         let open = |(id, ask): (&TaskId, &Ask)| ask.open.contains(&cell).then_some(id.0);
         let asks: Vec<u64> = self.asks.iter().filter_map(open).collect();
         for ask in asks {
-            send_request(cell, PeerRequest::Count { ask }, &mut turn.driver);
+            turn.driver.send_request(cell, PeerRequest::Count { ask });
         }
     }
 

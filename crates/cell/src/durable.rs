@@ -18,7 +18,6 @@ use crate::plant::Plant;
 use crate::run::wait::WaitKey;
 use crate::run::wait::Waits;
 use crate::run::work::Work;
-use crate::send::{send_reply, send_request};
 use crate::turn::Turn;
 
 /// Blocks of one write of the log.
@@ -42,7 +41,7 @@ pub(crate) fn harden(lsn: Lsn, log: &mut OpLog, driver: &mut Driver<'_>) {
 /// Asks other cells to make durable what this log depends on up to `lsn`.
 fn ask_peers(lsn: Lsn, log: &mut OpLog, driver: &mut Driver<'_>) {
     for (cell, there) in log.depends.ask(lsn) {
-        send_request(cell, PeerRequest::Harden { lsn: there }, driver);
+        driver.send_request(cell, PeerRequest::Harden { lsn: there });
     }
 }
 
@@ -73,7 +72,7 @@ fn answer_peers(failed: Option<Errno>, log: &mut OpLog, driver: &mut Driver<'_>)
             Some(errno) => Err(errno),
             None => Ok(log.depends.frontier(asked.lsn)),
         };
-        send_reply(asked.by, PeerReply::Hardened { lsn: asked.lsn, result }, driver);
+        driver.send_reply(asked.by, PeerReply::Hardened { lsn: asked.lsn, result });
     }
 }
 

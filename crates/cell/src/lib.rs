@@ -41,7 +41,6 @@ mod recall;
 mod recovery;
 mod run;
 mod save;
-mod send;
 mod session;
 mod shard;
 mod shards;

@@ -1,9 +1,8 @@
 //! Recalls: a client whose kernel has copies must drop them before the object changes.
 
 use warren_base::{ClientId, Errno, Ino};
-use warren_proto::{Capability, LeaseKey, LockKey, LockMode, Reply};
+use warren_proto::{LeaseKey, LockKey, LockMode, Reply};
 
-use crate::event::Effect;
 use crate::lease::recalls::RecallEffect;
 use crate::plant::Plant;
 use crate::run::state::TaskState;
@@ -169,15 +168,7 @@ pub(crate) fn send_recalls(turn: &mut Turn<'_>) {
         let Some(sent) = leases.take_recall(client, lane) else { return false };
         let (number, rights) = (sent.number, sent.effect == RecallEffect::Rights);
         let recall = Reply::Recall { number, keys: sent.keys.into_iter().collect(), rights };
-        let (answer, granted) = (Ok(recall), Capability::NONE);
-        driver.effects.push(Effect::Reply {
-            to,
-            seq,
-            answer,
-            payload_len: 0,
-            granted,
-            changed: Vec::new(),
-        });
+        driver.answer(to, seq, Ok(recall));
         true
     });
 }

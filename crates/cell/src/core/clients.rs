@@ -2,11 +2,10 @@
 
 use warren_base::{ClientId, Errno};
 use warren_proto::control::Report;
-use warren_proto::{Capability, LeaseKey, Request, Step};
+use warren_proto::{LeaseKey, Request, Step};
 
 use crate::core::Core;
-use crate::driver::Driver;
-use crate::event::{Effect, SlotRef};
+use crate::event::SlotRef;
 use crate::inode::lock::{cancel_lock, grant_file_locks};
 use crate::lease::recalls::RecallClass;
 use crate::plant::Plant;
@@ -25,7 +24,7 @@ impl Core {
         turn: &mut Turn<'_>,
     ) -> Result<(), Errno> {
         if let Some((to, seq)) = turn.sessions.clients.listen(from, seq, class)? {
-            Self::reply_error(to, seq, Errno::EINTR, &mut turn.driver);
+            turn.driver.answer(to, seq, Err(Errno::EINTR));
         }
         if let Some(dropped) = turn.sessions.leases.listens(from.client, class, acknowledged) {
             for key in dropped {
@@ -89,7 +88,7 @@ impl Core {
             grant_file_locks(self.shards.values_mut(), turn);
         }
         self.forget_leases(client, turn.sessions);
-        turn.driver.effects.push(Effect::Report(Report::Expelled { client }));
+        turn.driver.report(Report::Expelled { client });
     }
 
     /// Word leases that other shards have displaced are forgotten when there are many.
@@ -113,7 +112,7 @@ impl Core {
     /// Ends the wait of another slot's request, if it is one that can be interrupted.
     pub(super) fn cancel(&mut self, target: SlotRef, seq: u32, turn: &mut Turn<'_>) {
         if turn.sessions.clients.end_listening(target, seq) {
-            return Self::reply_error(target, seq, Errno::EINTR, &mut turn.driver);
+            return turn.driver.answer(target, seq, Err(Errno::EINTR));
         }
         let Some(id) = self.tasks.of_slot(target) else { return };
         let Some(task) = self.tasks.get_mut(id) else { return };
@@ -123,18 +122,5 @@ impl Core {
             cancel_lock(id, &mut self.shards, turn.sessions);
             turn.waits.fail(id, Errno::EINTR);
         }
-    }
-
-    /// Answers a request with an error if it is not executed, or not to its end.
-    pub(super) fn reply_error(to: SlotRef, seq: u32, errno: Errno, driver: &mut Driver<'_>) {
-        let (answer, granted) = (Err(errno), Capability::NONE);
-        driver.effects.push(Effect::Reply {
-            to,
-            seq,
-            answer,
-            payload_len: 0,
-            granted,
-            changed: Vec::new(),
-        });
     }
 }

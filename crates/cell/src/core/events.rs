@@ -55,7 +55,7 @@ impl Core {
             // The answer to a request that the driver refuses.
             Event::Refuse { from, header } => {
                 if who.is_some() {
-                    Self::reply_error(from, header.seq, Errno::EIO, &mut turn.driver);
+                    turn.driver.answer(from, header.seq, Err(Errno::EIO));
                 }
             }
             Event::Peer { from, message } => self.peer(from, message, turn),
@@ -102,7 +102,7 @@ impl Core {
         if request.is_some_and(|request| {
             !may_name(from.client, &who, header, request, turn.fleet, turn.sessions)
         }) {
-            Self::reply_error(from, header.seq, Errno::ESTALE, &mut turn.driver);
+            turn.driver.answer(from, header.seq, Err(Errno::ESTALE));
             return None;
         }
         let answer = if turn.plants(Plant::ExecuteTwice) {
@@ -165,7 +165,7 @@ impl Core {
                         shard.leases.revoke_opens(&mut turn.sessions.leases, turn.driver.memory);
                     });
                 }
-                turn.driver.effects.push(Effect::Report(Report::Admitted { client }));
+                turn.driver.report(Report::Admitted { client });
             }
             Order::Rule { client, rules } => turn.sessions.clients.rule(client, rules),
             // The log must be replayed first, because it may name the client.
@@ -345,7 +345,7 @@ impl Core {
                 }
                 turn.waits.requeue(WaitKey::Io(io), WaitKey::Reading);
                 let pause = if result.is_ok() { Duration::ZERO } else { READ_PAUSE };
-                turn.driver.effects.push(Effect::Wake(turn.driver.now.monotonic + pause));
+                turn.driver.wake_at(turn.driver.now.monotonic + pause);
             }
             Unread::Damaged => {
                 self.give_up(shard, errno, turn);

@@ -28,7 +28,6 @@ use crate::fleet::Fleet;
 use crate::give_up::of_served;
 use crate::run::wait::WaitKey;
 use crate::run::work::Work;
-use crate::send::{send_reply, send_request, suspect};
 use crate::supply::pool::poll_pool;
 use crate::turn::Turn;
 use crate::txn::coordinator::Outcome;
@@ -76,7 +75,7 @@ impl Core {
             }
             PeerRequest::Count { ask } => {
                 let count = count(shards, turn.chunks);
-                send_reply(from, PeerReply::Counted { ask, count }, &mut turn.driver);
+                turn.driver.send_reply(from, PeerReply::Counted { ask, count });
             }
             PeerRequest::Clean { ask, is_privileged } => {
                 if is_privileged {
@@ -86,10 +85,10 @@ impl Core {
                 self.cleaner.asked(from, ask);
             }
             PeerRequest::Abort { txn } if txn.cell == from => self.leave(txn, turn),
-            PeerRequest::Abort { .. } => suspect(from, &mut turn.driver),
+            PeerRequest::Abort { .. } => turn.driver.suspect(from),
             PeerRequest::Inquire { number, about } => self.inquired(from, (number, about), turn),
             PeerRequest::Probe { trial } => {
-                send_reply(from, PeerReply::Probed { trial }, &mut turn.driver)
+                turn.driver.send_reply(from, PeerReply::Probed { trial })
             }
         }
     }
@@ -162,7 +161,7 @@ impl Core {
         if fleet.peers.is_lost(cell) {
             return;
         }
-        send_request(cell, PeerRequest::Probe { trial }, driver);
+        driver.send_request(cell, PeerRequest::Probe { trial });
         driver.report(Report::Asked { trial });
     }
 

@@ -17,7 +17,6 @@ use crate::overdue::Inquiry;
 use crate::run::task::Task;
 use crate::run::wait::{TaskId, WaitKey};
 use crate::run::work::Work;
-use crate::send::{send_reply, send_request};
 use crate::session::Sessions;
 use crate::supply::pool::poll_pool;
 use crate::turn::{Shared, Turn};
@@ -47,7 +46,7 @@ impl Core {
         }
         let asked = self.asked(turn);
         for Inquiry { to, number, about, is_silent } in self.overdue.review(asked) {
-            send_request(to, PeerRequest::Inquire { number, about }, &mut turn.driver);
+            turn.driver.send_request(to, PeerRequest::Inquire { number, about });
             if is_silent {
                 turn.report(Report::Silent { cell: to });
             }
@@ -111,7 +110,7 @@ impl Core {
                 // Its abort may be under way still, and does no harm if it comes twice.
                 Asked::Decision { txn } => {
                     if !self.coordinator.knows(txn) {
-                        send_request(from, PeerRequest::Abort { txn }, &mut turn.driver);
+                        turn.driver.send_request(from, PeerRequest::Abort { txn });
                     }
                 }
                 what if self.will_answer(from, &what, turn.log) => {}
@@ -119,7 +118,7 @@ impl Core {
             }
         }
         poll_pool(&mut self.shards, turn);
-        send_reply(from, PeerReply::Unknown { number, missing }, &mut turn.driver);
+        turn.driver.send_reply(from, PeerReply::Unknown { number, missing });
     }
 
     /// Whether this cell works on what the other one waits for.

@@ -32,7 +32,6 @@ use crate::run::wait::Waits;
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
 use crate::run::work::Work;
 use crate::save::save;
-use crate::send::{send_reply, suspect};
 use crate::supply::pool::poll_pool;
 use crate::turn::Turn;
 use crate::txn::participant::{Participants, Prepare};
@@ -415,7 +414,7 @@ impl Core {
             }
             (Work::Peek { from, txn, .. }, Err(errno)) => {
                 let refused = warren_proto::PeerReply::Refused { txn: *txn, errno: *errno };
-                send_reply(*from, refused, &mut turn.driver);
+                turn.driver.send_reply(*from, refused);
             }
             (Work::Clean { shard }, Err(_)) => {
                 self.cleaner.cannot_clean(*shard, self.shards.get_mut(shard), turn.cache);
@@ -427,7 +426,7 @@ impl Core {
                 self.shard_opened(turn);
             }
             (Work::Replay, Err(errno)) => turn.log_is_broken(*errno),
-            (Work::Commit { from, .. }, Err(Errno::EPROTO)) => suspect(*from, &mut turn.driver),
+            (Work::Commit { from, .. }, Err(Errno::EPROTO)) => turn.driver.suspect(*from),
             _ => {}
         }
     }
@@ -538,7 +537,7 @@ impl Core {
             Wait::Joined(cell) => turn.waits.wait_for(WaitKey::Joined(cell), id),
             Wait::Yield => turn.waits.wake(id),
             Wait::Turn => {
-                turn.driver.effects.push(Effect::Wake(turn.driver.now.monotonic));
+                turn.driver.wake_at(turn.driver.now.monotonic);
                 turn.waits.wait_for(WaitKey::Turn, id);
             }
             Wait::Remote | Wait::Peek(_) | Wait::Coarser => {

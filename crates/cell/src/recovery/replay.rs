@@ -34,7 +34,7 @@ use crate::caretaker::Held;
 use crate::chunks::free::Chunks;
 use crate::config::{LogConfig, Recovery};
 use crate::driver::Driver;
-use crate::event::{Effect, SlotRef};
+use crate::event::SlotRef;
 use crate::fleet::Fleet;
 use crate::give_up::give_up;
 use crate::log::OpLog;
@@ -356,7 +356,7 @@ impl Replay {
         }
         if !self.is_of_process() {
             let (cell, chunks) = (turn.fleet.volume.id, std::mem::take(&mut self.claimed));
-            turn.driver.effects.push(Effect::Report(Report::Replayed { cell, chunks }));
+            turn.driver.report(Report::Replayed { cell, chunks });
         }
         Ok(())
     }

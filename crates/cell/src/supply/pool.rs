@@ -6,9 +6,8 @@ use warren_pool::{Effect as PoolEffect, PoolMessage, Ticket};
 use warren_proto::control::Report;
 
 use crate::chunks::free::Chunks;
-use crate::event::{Effect, PeerBody};
+use crate::event::PeerBody;
 use crate::run::wait::WaitKey;
-use crate::send::suspect;
 use crate::shards::Shards;
 use crate::supply::claim::{claim, no_chunk_for};
 use crate::supply::host::advance_host;
@@ -61,7 +60,7 @@ pub(crate) fn pool_message(
         return poll_pool(shards, turn);
     }
     if !may_be(shards, &message, turn.chunks) {
-        return suspect(from, &mut turn.driver);
+        return turn.driver.suspect(from);
     }
     turn.chunks.host.arrived(&allocated);
     turn.chunks.pool.handle(from, message);
@@ -114,8 +113,7 @@ fn carry_out(shards: &mut Shards, effect: PoolEffect<u64>, turn: &mut Turn<'_>) 
                     *chunk |= mark;
                 }
             }
-            let message = crate::send::message(PeerBody::Pool(message));
-            turn.driver.effects.push(Effect::Send { to, message });
+            turn.driver.send(to, PeerBody::Pool(message));
         }
         PoolEffect::Resolved { ticket, element } => chunk_resolved(shards, ticket, element, turn),
         PoolEffect::Ready => {

@@ -21,7 +21,6 @@ use crate::run::task::Tasks;
 use crate::run::txn::{Awaits, Txn};
 use crate::run::wait::Waits;
 use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
-use crate::send::{send_request, suspect};
 use crate::shards::Shards;
 use crate::turn::Turn;
 
@@ -233,7 +232,7 @@ impl Coordinator {
             self.tasks.insert(txn.id, id);
             let is_privileged = state.is_privileged;
             let prepare = PeerRequest::Prepare { txn: txn.id, client, is_privileged, keys };
-            send_request(owner, prepare, &mut turn.driver);
+            turn.driver.send_request(owner, prepare);
             return Err(Stop::Wait(Wait::Registered));
         }
         Ok(())
@@ -254,7 +253,7 @@ impl Coordinator {
         let txn = state.txn.as_mut().expect("only a transaction peeks");
         txn.asks(Awaits::Peeked(to, ino));
         self.tasks.insert(txn.id, id);
-        send_request(to, PeerRequest::Peek { txn: txn.id, ino }, driver);
+        driver.send_request(to, PeerRequest::Peek { txn: txn.id, ino });
         Stop::Wait(Wait::Registered)
     }
 
@@ -280,7 +279,7 @@ impl Coordinator {
                     is_own(key) && is_worth(key, value) && is_locked(key)
                 };
                 if !values.iter().all(is_right) {
-                    return suspect(from, &mut turn.driver);
+                    return turn.driver.suspect(from);
                 }
                 for (key, _) in &values {
                     txn.held.entry(key.clone()).or_insert(LockMode::Write);
@@ -290,7 +289,7 @@ impl Coordinator {
             }
             Outcome::Peeked(ino, value) => {
                 if !matches!(txn.awaits, Awaits::Peeked(_, asked) if asked == ino) {
-                    return suspect(from, &mut turn.driver);
+                    return turn.driver.suspect(from);
                 }
                 txn.peeked = Some((ino, value));
             }
@@ -374,7 +373,7 @@ impl Coordinator {
             true => PeerRequest::Again { txn, changes },
             false => PeerRequest::Commit { txn, changes },
         };
-        send_request(to, request, driver);
+        driver.send_request(to, request);
     }
 
     /// Sends `cell`, which has lost its state, its part of every transaction that it may not have
@@ -383,7 +382,7 @@ impl Coordinator {
         for (txn, commit) in &self.committing {
             if let Some(changes) = commit.sent.get(&cell) {
                 let request = PeerRequest::Again { txn: *txn, changes: changes.clone() };
-                send_request(cell, request, driver);
+                driver.send_request(cell, request);
             }
         }
     }
@@ -469,7 +468,7 @@ impl Coordinator {
         self.tasks.remove(&txn.id);
         if !turn.plants(Plant::SkipAbort) {
             for cell in &txn.participants {
-                send_request(*cell, PeerRequest::Abort { txn: txn.id }, &mut turn.driver);
+                turn.driver.send_request(*cell, PeerRequest::Abort { txn: txn.id });
             }
         }
         for key in txn.held.keys() {
@@ -515,7 +514,7 @@ impl Coordinator {
     pub(crate) fn repeat_commit(&self, txn: TxnId, cell: CellId, driver: &mut Driver<'_>) {
         let changes = self.committing.get(&txn).and_then(|commit| commit.sent.get(&cell));
         if let Some(changes) = changes.cloned() {
-            send_request(cell, PeerRequest::Again { txn, changes }, driver);
+            driver.send_request(cell, PeerRequest::Again { txn, changes });
         }
     }
 
@@ -529,7 +528,7 @@ impl Coordinator {
         for cell in turn.fleet.peers.recovering() {
             if !self.committing.values().any(|commit| commit.waits_for(cell, early)) {
                 turn.fleet.peers.was_sent_all(cell);
-                send_request(cell, PeerRequest::AllSaid { is_repeated: false }, &mut turn.driver);
+                turn.driver.send_request(cell, PeerRequest::AllSaid { is_repeated: false });
             }
         }
     }
@@ -537,7 +536,7 @@ impl Coordinator {
     /// Sends `AllSaid` again to a recovering cell that has not received it.
     pub(crate) fn repeat_all_said(&self, cell: CellId, fleet: &mut Fleet, driver: &mut Driver<'_>) {
         if !fleet.peers.is_recovering(cell) {
-            send_request(cell, PeerRequest::AllSaid { is_repeated: true }, driver);
+            driver.send_request(cell, PeerRequest::AllSaid { is_repeated: true });
         }
     }
 }

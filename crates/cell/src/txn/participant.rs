@@ -25,7 +25,6 @@ use crate::run::state::TaskState;
 use crate::run::wait::Waits;
 use crate::run::wait::{Stop, TaskId, Wait};
 use crate::run::work::Work;
-use crate::send::{send_reply, suspect};
 use crate::shards::Shards;
 use crate::supply::claim::reserve;
 use crate::turn::Turn;
@@ -109,16 +108,16 @@ impl Participants {
         let owned = |change: &Change| shards.contains_key(&change.shard());
         let locked = |change: &Change| self.has_locked(shards, txn, change);
         if txn.cell != from || !changes.iter().all(owned) {
-            return suspect(from, &mut turn.driver);
+            return turn.driver.suspect(from);
         }
         if !turn.fleet.readiness.is_recovered() || changes.iter().all(locked) {
             self.making_again += 1;
             turn.waits.start(Work::Again { from, txn, changes });
         } else if self.applied.contains(&txn) {
-            send_reply(from, PeerReply::Committed { txn }, &mut turn.driver);
+            turn.driver.send_reply(from, PeerReply::Committed { txn });
         } else {
             // A transaction that was not made still has its locks.
-            suspect(from, &mut turn.driver);
+            turn.driver.suspect(from);
         }
     }
 
@@ -180,7 +179,7 @@ impl Participants {
         let keys = [keys, &self.known[&txn].keys[all..]].concat();
         let values = self.prepared(shards, (id, txn), &keys, state, turn)?;
         self.known.get_mut(&txn).expect("just there").state = State::Prepared;
-        send_reply(from, PeerReply::Prepared { txn, values }, &mut turn.driver);
+        turn.driver.send_reply(from, PeerReply::Prepared { txn, values });
         Ok(())
     }
 
@@ -341,7 +340,7 @@ impl Participants {
             None if shards.is_given_up(ino.shard()) => return Err(Errno::EIO.into()),
             None => None,
         };
-        send_reply(from, PeerReply::Peeked { txn, ino, value }, driver);
+        driver.send_reply(from, PeerReply::Peeked { txn, ino, value });
         Ok(())
     }
 
@@ -362,7 +361,7 @@ impl Participants {
         make(shards, (&changes, false), client, room, turn);
         self.applied.insert(txn);
         self.leave(shards, txn, turn);
-        send_reply(from, PeerReply::Committed { txn }, &mut turn.driver);
+        turn.driver.send_reply(from, PeerReply::Committed { txn });
         Ok(())
     }
 
@@ -398,7 +397,7 @@ impl Participants {
         self.making_again -= 1;
         // What a caretaker owed was acknowledged when it was logged.
         if from != turn.fleet.volume.id {
-            send_reply(from, PeerReply::Committed { txn }, &mut turn.driver);
+            turn.driver.send_reply(from, PeerReply::Committed { txn });
         }
         Ok(())
     }
@@ -454,7 +453,7 @@ impl Participants {
         if let Some(participant) = self.known.get_mut(&txn) {
             participant.state = State::Prepared;
         }
-        send_reply(to, PeerReply::Refused { txn, errno }, driver);
+        driver.send_reply(to, PeerReply::Refused { txn, errno });
     }
 
     /// A coordinator asks for these locks.
@@ -468,15 +467,11 @@ impl Participants {
     ) {
         // A checkpoint makes room, and it waits for transactions. So this one has to begin again.
         if !turn.log_has_room() {
-            return send_reply(
-                from,
-                PeerReply::Refused { txn, errno: Errno::EAGAIN },
-                &mut turn.driver,
-            );
+            return turn.driver.send_reply(from, PeerReply::Refused { txn, errno: Errno::EAGAIN });
         }
         let owned = keys.iter().all(|(key, _)| shards.contains_key(&key.shard()));
         if !owned || txn.cell != from {
-            return suspect(from, &mut turn.driver);
+            return turn.driver.suspect(from);
         }
         if !self.known.contains_key(&txn) {
             turn.log.begin_txn();
@@ -499,7 +494,7 @@ impl Participants {
     ) {
         let locked = changes.iter().all(|change| self.has_locked(shards, txn, change));
         if !locked || txn.cell != from || !self.known.contains_key(&txn) {
-            return suspect(from, driver);
+            return driver.suspect(from);
         }
         waits.start(Work::Commit { from, txn, changes });
     }
