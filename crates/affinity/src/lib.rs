@@ -14,10 +14,9 @@
 //!
 //! * [`Scheduler`] queues messages and chooses the affinity that runs next.
 //! * [`Owned`] hands the state of an affinity, as a value, to the thread that runs it.
-//! * [`Model`] maps the needs of a message to its affinity: classical, hierarchical or hybrid.
 //!
-//! A cell has one thread today, and its shards are its finest affinities. [`Model`] and stripes
-//! have no user yet: several threads in a cell will need them.
+//! A cell has one thread today, and its shards are its finest affinities. Several threads in a cell
+//! will use the finer ones, and shared objects (the paper's hybrid model, section 5).
 //!
 //! This crate has no threads and takes no locks. A driver with several threads keeps one
 //! `Scheduler` behind a short lock of its own.
@@ -25,14 +24,12 @@
 #![forbid(unsafe_code)]
 
 mod counters;
-mod model;
 mod owned;
 mod place;
 mod scheduler;
 mod tree;
 
 pub use counters::{Counters, KindCounters};
-pub use model::{Also, Model, Wanted};
 pub use owned::{Lent, Owned};
 pub use place::{Affinity, Kind};
 pub use scheduler::{Limits, Scheduler};
