@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{build_interposer, build_release, target_directory};
+use crate::cargo::{Link, build_interposer, build_release, target_directory};
 use crate::packages;
 use harness::ground::{Ground, Tally};
 use harness::options::fresh_seed;
@@ -55,10 +55,11 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
         );
     }
     // Cargo finds out whether there is anything to build.
-    if !options.rehearse && !build_release(root)? {
+    let is_built = options.rehearse || options.built;
+    if !is_built && !build_release(root, Link::Shipped)? {
         bail!("the release build failed");
     }
-    if !options.rehearse && !build_interposer(root)? {
+    if !is_built && !build_interposer(root)? {
         bail!("the build of the interposer failed");
     }
     packages::install_missing(options.full);

@@ -36,17 +36,19 @@ usage: cargo xtask TASK [OPTION...]
                                   real programs on a real mount (root and FUSE needed)
   chaos [--minutes N] [--seed N] [--cells N]
                                   faults of all kinds beside programs that check every answer
-  sim [--full]                    the simulator with fresh seeds
+  sim [--full] [--built]          the simulator with fresh seeds
   test-simulator                  the simulator with seeds that always pass, and with planted faults
   fuzz [--only NAME] [--seconds N] [--seed N]
                                   the fuzz targets, a minute each
   mutants [--only NAME] [--part K/N] [--proven] [--print]
                                   faults planted in a copy of the source: do the tests find them?
   dist                            what a user installs, as a .deb and a tarball, in target/dist
-  build                           what the end-to-end tests run: the release and the library
+  build [--quick]                 what the end-to-end tests run: the release and the library
 
   --full        the long version: more seeds, bigger trees, 1, 2, 3 and 8 cells
   --proven      only faults that the tests are known to find
+  --quick       optimise each crate alone, which takes half the time
+  --built       run what was built before, and build nothing
   --no-mounts   leave out what needs root and FUSE
   --keep        keep the working directory of a failed end-to-end run";
 
@@ -70,10 +72,10 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
         "test" => test::run(&root, &test::Options::parse(options)?),
         "tidy" if options == ["--report"] => tidy::report(&root),
         "tidy" => tidy::run(&root),
-        test::BUILD => test::build(&root),
+        test::BUILD => test::build(&root, test::Options::parse(options)?.link()),
         test::TEST_SIMULATOR => test::test_simulator(&root),
         "dist" => dist::run(&root),
-        "sim" => test::simulate(&root, test::Options::parse(options)?.full),
+        "sim" => test::simulate(&root, &test::Options::parse(options)?),
         "fuzz" => fuzz::run(&root, &fuzz::Options::parse(options)?),
         "mutants" => mutants::run(&root, &mutants::Options::parse(options)?),
         "chaos" => e2e::run(&root, &e2e::Options::of_chaos(options)?),

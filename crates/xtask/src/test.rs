@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 
 use crate::beside::{Beside, Done, Task};
-use crate::cargo::{build_interposer, build_release, cargo, command, release_binary};
+use crate::cargo::{Link, build_interposer, build_release, cargo, command, release_binary};
 use crate::{e2e, fuzz, packages, tidy};
 
 /// Seeds of a run on every change, and of a long one.
@@ -31,7 +31,8 @@ const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 const MUTANT_PARTS: u64 = 32;
 /// Turns of the end-to-end tests after which the other of fuzzing and planted faults has its turn.
 const FUZZ_IN_TURN: u64 = 2 * CELLS_IN_TURN.len() as u64;
-/// One of so many short runs lints what is shipped, without the features for tests.
+/// One of so many short runs lints what is shipped, without the features for tests, and links what
+/// the end-to-end tests run as it is shipped.
 const SHIPPED_IN_TURN: u64 = 3;
 /// The step, and the task, that builds what the end-to-end tests run.
 const RELEASE: &str = "release build";
@@ -79,6 +80,10 @@ const LONG_IN_TURN: u64 = 2 * FUZZ_IN_TURN;
 pub(crate) struct Options {
     pub full: bool,
     pub no_mounts: bool,
+    /// The release is linked in the quick way.
+    pub quick: bool,
+    /// The release is there already.
+    pub built: bool,
 }
 
 impl Options {
@@ -88,10 +93,16 @@ impl Options {
             match argument.as_str() {
                 "--full" => options.full = true,
                 "--no-mounts" => options.no_mounts = true,
+                "--quick" => options.quick = true,
+                "--built" => options.built = true,
                 other => bail!("unknown option {other:?} of test"),
             }
         }
         Ok(options)
+    }
+
+    pub(crate) const fn link(&self) -> Link {
+        if self.quick { Link::Quick } else { Link::Shipped }
     }
 }
 
@@ -106,14 +117,16 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     let clippy = ["clippy", "--workspace", "--features", FEATURES, "--all-targets"];
     steps.run("clippy", || cargo(root, clippy.into_iter().chain(DENY_WARNINGS)));
     // As shipped, without the features for tests.
-    if options.full || turn.is_multiple_of(SHIPPED_IN_TURN) {
+    let as_shipped = options.full || turn.is_multiple_of(SHIPPED_IN_TURN);
+    if as_shipped {
         let shipped = ["clippy", "--package", "warren"];
         steps.run("clippy as shipped", || cargo(root, shipped.into_iter().chain(DENY_WARNINGS)));
     }
     let unit_tests = ["test", "--workspace", "--features", FEATURES];
     steps
         .run("build of the unit tests", || cargo(root, unit_tests.into_iter().chain(["--no-run"])));
-    let build = Beside::start(root, vec![Task::new(RELEASE, &[BUILD])]);
+    let build: &[&str] = if as_shipped { &[BUILD] } else { &[BUILD, "--quick"] };
+    let build = Beside::start(root, vec![Task::new(RELEASE, build)]);
     steps.run("unit tests", || cargo(root, unit_tests.into_iter().chain(["--exclude", SIMULATOR])));
     if steps.join(build) {
         let computing = Beside::start(root, computing(options.full, turn));
@@ -139,7 +152,8 @@ fn end_to_end(root: &Path, full: bool, turn: u64, steps: &mut Steps) {
     let cases = (0..).zip(LONG_CASES).filter(|(at, _)| is_left_out(at));
     let without = cases.map(|(_, case)| case.to_owned()).collect();
     let cells_of_all = (!full).then_some(cells);
-    let options = e2e::Options { full, cells: cells_of_all, without, ..e2e::Options::default() };
+    let options =
+        e2e::Options { full, cells: cells_of_all, without, built: true, ..Default::default() };
     let is_plain = (turn / CELLS_IN_TURN.len() as u64).is_multiple_of(2);
     if full || is_plain {
         steps.run("end to end", || e2e::run(root, &options));
@@ -159,7 +173,12 @@ fn computing(full: bool, turn: u64) -> Vec<Task> {
         |more: &[&str]| Task::new("planted faults", &[&["mutants", "--proven"], more].concat());
     let tests = Task::new("tests of the simulator", &[TEST_SIMULATOR]);
     if full {
-        return vec![tests, Task::new("simulation", &["sim", "--full"]), fuzz(&[]), plant(&[])];
+        return vec![
+            tests,
+            Task::new("simulation", &["sim", "--full", "--built"]),
+            fuzz(&[]),
+            plant(&[]),
+        ];
     }
     let part = format!("{}/{MUTANT_PARTS}", turn % MUTANT_PARTS);
     let in_turn = if (turn / FUZZ_IN_TURN).is_multiple_of(2) {
@@ -167,7 +186,7 @@ fn computing(full: bool, turn: u64) -> Vec<Task> {
     } else {
         plant(&["--part", &part])
     };
-    vec![tests, Task::new("simulation", &["sim"]), in_turn]
+    vec![tests, Task::new("simulation", &["sim", "--built"]), in_turn]
 }
 
 /// Tests the simulator: seeds that always pass, and planted faults that it finds.
@@ -176,16 +195,16 @@ pub(crate) fn test_simulator(root: &Path) -> Result<bool> {
 }
 
 /// Builds what the end-to-end tests run.
-pub(crate) fn build(root: &Path) -> Result<bool> {
-    Ok(build_release(root)? && build_interposer(root)?)
+pub(crate) fn build(root: &Path, link: Link) -> Result<bool> {
+    Ok(build_release(root, link)? && build_interposer(root)?)
 }
 
 /// Runs the simulator with seeds that no earlier run had. The first is printed, so that the run can
 /// be repeated.
-pub(crate) fn simulate(root: &Path, full: bool) -> Result<bool> {
+pub(crate) fn simulate(root: &Path, &Options { full, built, .. }: &Options) -> Result<bool> {
     let warren = release_binary(root);
     // An existing one may have been built without the simulator.
-    if !build_release(root)? {
+    if !built && !build_release(root, Link::Shipped)? {
         return Ok(false);
     }
     let first = fresh_seed()?;

@@ -27,6 +27,8 @@ pub(crate) struct Options {
     pub interposed: bool,
     /// Leave the working directory.
     pub keep: bool,
+    /// Run what was built before, and build nothing.
+    pub built: bool,
     /// Run the scripts against the reference itself: a test of the scripts.
     pub rehearse: bool,
     /// Cells that are killed.
@@ -51,6 +53,7 @@ impl Options {
                 "--full" => options.full = true,
                 "--interposed" => options.interposed = true,
                 "--keep" => options.keep = true,
+                "--built" => options.built = true,
                 "--rehearse" => options.rehearse = true,
                 "--only" => options.only.extend(value()?.split(',').map(str::to_owned)),
                 "--without" => options.without.extend(value()?.split(',').map(str::to_owned)),
