@@ -147,7 +147,7 @@ pub(crate) fn make_again(
 }
 
 /// Reads the nodes that a logged step touches.
-fn fetch_step(shard: &Shard, step: &Step, fleet: &mut Fleet) -> Result<(), Stop> {
+fn fetch_step(shard: &Shard, step: &Step, fleet: &Fleet) -> Result<(), Stop> {
     match step {
         Step::Change(change) => fetch_change(shard, change, fleet),
         Step::SetAttr { ino, .. } => {
@@ -199,7 +199,7 @@ fn fetch_step(shard: &Shard, step: &Step, fleet: &mut Fleet) -> Result<(), Stop>
 
 /// Whether a fetched step can be made. Every step that a cell has logged can be made. But a writer
 /// of the device can store any record with a right checksum.
-fn check_step(shard: &Shard, step: &Step, chunks: &mut Chunks) -> Result<(), Stop> {
+fn check_step(shard: &Shard, step: &Step, chunks: &Chunks) -> Result<(), Stop> {
     let exists = |ino: &Ino| Ok::<_, Stop>(shard.inode(*ino)?.is_some());
     let can_be = match step {
         Step::SetAttr { ino, .. } => {
@@ -331,7 +331,7 @@ pub(crate) fn cover_of(shard: &Shard, ino: Ino, complete: bool) -> Result<Cover,
 
 /// Reads the nodes that the change will touch, and checks that the records exist which it changes.
 /// A damaged image may lack some, and a peer may send any change.
-pub(crate) fn fetch_change(shard: &Shard, change: &Change, fleet: &mut Fleet) -> Result<(), Stop> {
+pub(crate) fn fetch_change(shard: &Shard, change: &Change, fleet: &Fleet) -> Result<(), Stop> {
     // The cell that planned the change has read the inode. A damaged peer may send any number.
     let exists = |ino| shard.inode(ino)?.map(|_| ()).ok_or(Stop::Fail(Errno::EPROTO));
     match change {
@@ -364,7 +364,7 @@ pub(crate) fn fetch_change(shard: &Shard, change: &Change, fleet: &mut Fleet) ->
     }
 }
 
-pub(crate) fn make_one(shard: &mut Shard, change: &Change, fleet: &mut Fleet) {
+pub(crate) fn make_one(shard: &mut Shard, change: &Change, fleet: &Fleet) {
     let secret = fleet.volume.secret;
     match change {
         Change::NewInode { ino, new, uid, gid, parent, now } => {

@@ -18,7 +18,7 @@ pub(crate) fn may_name(
     who: &Credentials,
     header: &RequestHeader,
     request: &Request,
-    fleet: &mut Fleet,
+    fleet: &Fleet,
     sessions: &mut Sessions,
 ) -> bool {
     if who.checked_by_kernel || fleet.plants(Plant::NumbersAreAuthority) {
@@ -36,7 +36,7 @@ pub(crate) fn may_name(
 /// name, or the parent of a directory that the client may search. A front needs none.
 #[inline]
 pub(crate) fn granted(
-    shards: &mut Shards,
+    shards: &Shards,
     client: ClientId,
     who: &Credentials,
     request: &Request,

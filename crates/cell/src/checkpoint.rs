@@ -89,7 +89,7 @@ impl Checkpoint {
         }
     }
 
-    pub(crate) fn drain(&mut self, number: u64, turn: &mut Turn<'_>) {
+    pub(crate) fn drain(&self, number: u64, turn: &mut Turn<'_>) {
         turn.fleet.checkpoints.begin(number);
         turn.waits.requeue(WaitKey::NextCheckpoint, WaitKey::Checkpoint(number));
         turn.report_if_drained();
@@ -262,7 +262,7 @@ impl Checkpoint {
         turn.driver.report(Report::Written { cell, number, result });
     }
 
-    fn evict_nodes(&mut self, shards: &mut Shards, fleet: &mut Fleet, driver: &mut Driver<'_>) {
+    fn evict_nodes(&self, shards: &mut Shards, fleet: &mut Fleet, driver: &mut Driver<'_>) {
         let resident: usize = shards.values().map(|shard| shard.tree.resident_nodes()).sum();
         let most = self.nodes_max;
         if resident <= most {

@@ -105,7 +105,7 @@ impl Cleaner {
     pub(crate) fn ask(
         &mut self,
         is_privileged: bool,
-        fleet: &mut Fleet,
+        fleet: &Fleet,
         driver: &mut Driver<'_>,
     ) -> WaitKey {
         self.wants_reserve |= is_privileged;
@@ -116,7 +116,7 @@ impl Cleaner {
         WaitKey::Cleaning
     }
 
-    fn begin_ask(&mut self, fleet: &mut Fleet, driver: &mut Driver<'_>) {
+    fn begin_ask(&mut self, fleet: &Fleet, driver: &mut Driver<'_>) {
         self.last_ask += 1;
         let (number, is_privileged) = (self.last_ask, std::mem::take(&mut self.wants_reserve));
         let open: BTreeSet<CellId> = fleet.volume.map.iter().copied().collect();

@@ -72,7 +72,7 @@ pub(crate) fn of_served(shards: &Shards, mut changes: Vec<Change>) -> Vec<Change
 /// pool has none.
 pub(crate) fn stock_up_for_kept(
     shards: &Shards,
-    state: &mut TaskState,
+    state: &TaskState,
     chunks: &mut Chunks,
 ) -> Result<(), Stop> {
     let Some((id, _)) = shards.newly_given_up().next() else { return Ok(()) };
@@ -121,7 +121,7 @@ fn chunks_for(
     shards: &mut Shards,
     id: ShardId,
     count: usize,
-    cache: &mut Cache,
+    cache: &Cache,
     chunks: &mut Chunks,
 ) -> Vec<u64> {
     if cache.io.writes_nodes() {
@@ -180,7 +180,7 @@ fn records_of(shard: ShardId, turn: &Turn<'_>) -> Vec<KeptRecords> {
 pub(crate) fn refuses(
     shards: &Shards,
     changes: &[Change],
-    fleet: &mut Fleet,
+    fleet: &Fleet,
 ) -> Option<(ShardId, Errno)> {
     changes.iter().find_map(|change| {
         let shard = shards.get(&change.shard())?;

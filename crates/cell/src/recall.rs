@@ -56,7 +56,7 @@ pub(crate) fn wait_for_names(
     dir: Ino,
     keys: &[LeaseKey],
     front: ClientId,
-    sessions: &mut Sessions,
+    sessions: &Sessions,
     waits: &mut Waits,
 ) -> Result<(), Errno> {
     let others = keys.iter().flat_map(|key| sessions.leases.recalled_from(key, front));

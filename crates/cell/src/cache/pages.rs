@@ -68,7 +68,7 @@ pub(crate) fn is_missing(
 
 /// Waits until every page that is not in a hole is in the cache.
 pub(crate) fn bring_pages(
-    shard: &mut Shard,
+    shard: &Shard,
     ino: Ino,
     pages: std::ops::RangeInclusive<u64>,
     cache: &mut Cache,
@@ -84,7 +84,7 @@ pub(crate) fn bring_pages(
 /// Makes a task wait for these pages, some of which are missing. Those in the cache stay there. Of
 /// the missing pages, those are read that have a place and pass `is_read`.
 pub(crate) fn wait_for_these(
-    shard: &mut Shard,
+    shard: &Shard,
     ino: Ino,
     pages: std::ops::RangeInclusive<u64>,
     is_read: impl Fn(u64) -> bool,
@@ -141,7 +141,7 @@ pub(crate) fn take_frame_beside(
 }
 
 /// Waits for frames, which become free with write-back. Fails if there could never be enough.
-pub(crate) fn wait_for_frames<T>(pages: u64, cache: &mut Cache) -> Result<T, Stop> {
+pub(crate) fn wait_for_frames<T>(pages: u64, cache: &Cache) -> Result<T, Stop> {
     if pages > u64::from(cache.frames.count()) / 2 {
         return Err(Errno::ENOMEM.into());
     }

@@ -227,7 +227,7 @@ fn move_pages(
 /// Waits until the pages are in the cache, and those that were written are flushed. Otherwise a
 /// failed flush would make a page dirty while it is being written to its new place from the same
 /// frame.
-fn bring(shard: &mut Shard, pages: &[(PageNo, BlockNo)], cache: &mut Cache) -> Result<(), Stop> {
+fn bring(shard: &Shard, pages: &[(PageNo, BlockNo)], cache: &mut Cache) -> Result<(), Stop> {
     let mut needed: Vec<(PageNo, Option<Placed>)> = Vec::with_capacity(pages.len());
     let (mut is_missing, mut is_written) = (false, false);
     for (at, _) in pages {

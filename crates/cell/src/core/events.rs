@@ -35,7 +35,7 @@ impl Core {
         self.forget_displaced_leases(turn.sessions);
         turn.waits.wake_all(WaitKey::Turn);
         if self.replay.frames.are_to_keep() {
-            self.replay.frames.keep(turn.cache, &mut turn.driver);
+            self.replay.frames.keep(turn.cache, &turn.driver);
         }
         let who = match &event {
             Event::Request { from, header, request } => {
@@ -115,7 +115,7 @@ impl Core {
             // the record was made.
             let payload_len = if let Ok(Reply::Read { len }) = answer { len } else { 0 };
             let granted = request.map_or(Capability::NONE, |request| {
-                granted(&mut self.shards, from.client, &who, request, &answer, turn.sessions)
+                granted(&self.shards, from.client, &who, request, &answer, turn.sessions)
             });
             let (to, seq) = (from, header.seq);
             turn.driver.effects.push(Effect::Reply {

@@ -149,10 +149,10 @@ impl Core {
 
     /// Asks a cell whether it still answers. This cell itself answers at once.
     pub(super) fn probe_peer(
-        &mut self,
+        &self,
         cell: CellId,
         trial: u64,
-        fleet: &mut Fleet,
+        fleet: &Fleet,
         driver: &mut Driver<'_>,
     ) {
         if cell == fleet.volume.id {

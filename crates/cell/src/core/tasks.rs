@@ -440,7 +440,7 @@ impl Core {
         turn: &mut Turn<'_>,
     ) {
         let Some((answered, _)) = answer else { return };
-        let granted = granted(&mut self.shards, to.client, who, request, answered, turn.sessions);
+        let granted = granted(&self.shards, to.client, who, request, answered, turn.sessions);
         let changed =
             grant_beside(&mut self.shards, (request, reads_kept), answered, to.client, turn);
         if let Some((answer, payload_len)) = answer.take() {

@@ -22,7 +22,7 @@ pub(crate) fn find_data(
     shard: &mut Shard,
     handle: Handle,
     (offset, hole): (u64, bool),
-    state: &mut TaskState,
+    state: &TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let client = state.client.expect("a request");

@@ -37,7 +37,7 @@ pub(crate) fn ready_to_truncate(
     ino: Ino,
     size: u64,
     may_overtake: bool,
-    state: &mut TaskState,
+    state: &TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
     if size > FILE_SIZE_MAX {

@@ -46,7 +46,7 @@ pub(crate) fn open_file(
 /// Whether the user may have another file open, or another lock held or waited for. Those of all
 /// users must fit a snapshot of the session. Each user has a share of it, however many clients it
 /// has.
-pub(crate) fn check_opens(uid: u32, log: &mut OpLog, sessions: &mut Sessions) -> Result<(), Errno> {
+pub(crate) fn check_opens(uid: u32, log: &OpLog, sessions: &Sessions) -> Result<(), Errno> {
     let all = sessions.opens.all() + sessions.lock_index.count();
     let own = sessions.opens.of_user(uid) + sessions.lock_index.count_of_user(uid);
     if may_take(uid, own, all, log.budget().session_max()) { Ok(()) } else { Err(Errno::ENFILE) }
@@ -244,7 +244,7 @@ pub(crate) fn check_sole(
 /// takes the file over. The front's caller must be the user of the open file, because other users
 /// may see the name that the caller looks up.
 pub(crate) fn claim(
-    shard: &mut Shard,
+    shard: &Shard,
     ino: Ino,
     (holder, presented): (ClientId, Capability),
     (client, who): (ClientId, &Credentials),

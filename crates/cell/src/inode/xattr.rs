@@ -155,7 +155,7 @@ pub(crate) fn list_xattrs(
 fn long(
     bytes: &[u8],
     to: SlotRef,
-    sessions: &mut Sessions,
+    sessions: &Sessions,
     driver: &mut Driver<'_>,
 ) -> Result<Finished, Stop> {
     let len = bytes.len() as u32;

@@ -157,7 +157,7 @@ impl InheritedFrames {
 
     /// Sets aside the predecessor's frames that may hold dirty pages. Others remain, because some
     /// frames never hold any ([`crate::frames`]).
-    pub(crate) fn keep(&mut self, cache: &mut Cache, driver: &mut Driver<'_>) {
+    pub(crate) fn keep(&mut self, cache: &mut Cache, driver: &Driver<'_>) {
         let (table, memory) = (&cache.table, &*driver.memory);
         cache.frames.keep_used(|frame| table.read(frame, memory).is_some());
         self.are_kept = true;
@@ -306,7 +306,7 @@ fn is_made(since: Lsn, end: Lsn) -> bool {
 }
 
 /// Clears the entries of changes that did not happen. They would count after the next record.
-pub(super) fn clear_unmade(end: Lsn, cache: &mut Cache, driver: &mut Driver<'_>) {
+pub(super) fn clear_unmade(end: Lsn, cache: &Cache, driver: &mut Driver<'_>) {
     for frame in (0..cache.frames.count()).map(FrameNo) {
         let entry = cache.table.read(frame, driver.memory);
         if entry.is_some_and(|entry| !is_made(entry.since, end)) {

@@ -174,7 +174,7 @@ impl Replay {
         }
     }
 
-    fn report_cut(&self, fleet: &mut Fleet, driver: &mut Driver<'_>) {
+    fn report_cut(&self, fleet: &Fleet, driver: &mut Driver<'_>) {
         let (cell, lsn) = (fleet.volume.id, self.cut);
         driver.report(Report::LogEnd { cell, lsn });
     }
@@ -188,7 +188,7 @@ impl Replay {
     }
 
     /// The known ends of all logs. This cell's log is cut where it depends on more than that.
-    pub(crate) fn cut_log(&mut self, ends: &[Lsn], fleet: &mut Fleet, driver: &mut Driver<'_>) {
+    pub(crate) fn cut_log(&mut self, ends: &[Lsn], fleet: &Fleet, driver: &mut Driver<'_>) {
         if let Some(at) = self.scan.rests_beyond(ends) {
             self.cut = self.cut.min(at);
         }
@@ -196,7 +196,7 @@ impl Replay {
     }
 
     /// All cells agree: records before the cut happened.
-    pub(crate) fn start(&mut self, log: &mut OpLog, waits: &mut Waits) {
+    pub(crate) fn start(&mut self, log: &OpLog, waits: &mut Waits) {
         self.phase = Phase::Replaying;
         self.at = log.image.start();
         waits.start(Work::Replay);
@@ -237,7 +237,7 @@ impl Replay {
     }
 
     /// Checks that the other cells' changes of a transaction lie at other cells.
-    fn check_cause(&self, cause: &Cause, fleet: &mut Fleet) -> Result<(), Stop> {
+    fn check_cause(&self, cause: &Cause, fleet: &Fleet) -> Result<(), Stop> {
         let Cause::Decided { others, .. } = cause else { return Ok(()) };
         let is_theirs = |change: &Change| {
             fleet.volume.owner(change.shard()).is_some_and(|it| it != fleet.volume.id)
@@ -364,7 +364,7 @@ impl Replay {
     /// Repeats a step of a client's session, which is only in memory: an open file, its offset or a
     /// lock.
     pub(crate) fn remake_session(
-        &mut self,
+        &self,
         shards: &mut Shards,
         step: &mut Step,
         turn: &mut Turn<'_>,

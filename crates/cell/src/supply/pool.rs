@@ -79,7 +79,7 @@ fn take_marks(message: &mut PoolMessage<u64>) -> Vec<u64> {
 }
 
 /// Whether the chunks and cells that the message names exist, and its chunks are not here already.
-fn may_be(shards: &Shards, message: &PoolMessage<u64>, chunks: &mut Chunks) -> bool {
+fn may_be(shards: &Shards, message: &PoolMessage<u64>, chunks: &Chunks) -> bool {
     match message {
         PoolMessage::Welcome { members, .. } | PoolMessage::Ready { members } => {
             members.iter().all(|cell| chunks.has_cell(*cell))

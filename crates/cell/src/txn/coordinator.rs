@@ -105,7 +105,7 @@ pub(super) fn unlock(
     shards: &mut Shards,
     key: &LockKey,
     txn: TxnId,
-    fleet: &mut Fleet,
+    fleet: &Fleet,
     waits: &mut Waits,
 ) {
     let Some(shard) = shards.get_mut(&key.shard()) else { return };
@@ -243,7 +243,7 @@ impl Coordinator {
         &mut self,
         (id, state): (TaskId, &mut TaskState),
         ino: Ino,
-        fleet: &mut Fleet,
+        fleet: &Fleet,
         driver: &mut Driver<'_>,
     ) -> Stop {
         let Some(to) = fleet.volume.owner(ino.shard()) else { return Errno::EIO.into() };
@@ -362,7 +362,7 @@ impl Coordinator {
         txn: TxnId,
         to: CellId,
         changes: Vec<Change>,
-        fleet: &mut Fleet,
+        fleet: &Fleet,
         driver: &mut Driver<'_>,
     ) {
         if let Some(commit) = self.committing.get_mut(&txn) {
@@ -534,7 +534,7 @@ impl Coordinator {
     }
 
     /// Sends `AllSaid` again to a recovering cell that has not received it.
-    pub(crate) fn repeat_all_said(&self, cell: CellId, fleet: &mut Fleet, driver: &mut Driver<'_>) {
+    pub(crate) fn repeat_all_said(&self, cell: CellId, fleet: &Fleet, driver: &mut Driver<'_>) {
         if !fleet.peers.is_recovering(cell) {
             driver.send_request(cell, PeerRequest::AllSaid { is_repeated: true });
         }

@@ -513,7 +513,7 @@ impl Participants {
     pub(crate) fn make_owed(
         &mut self,
         (txn, changes): (TxnId, Vec<Change>),
-        fleet: &mut Fleet,
+        fleet: &Fleet,
         waits: &mut Waits,
     ) {
         self.making_again += 1;
