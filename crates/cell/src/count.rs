@@ -10,8 +10,7 @@ use warren_proto::{Asked, Count, PeerRequest, StatFs};
 use crate::chunks::free::Chunks;
 use crate::event::Effect;
 use crate::run::task::Tasks;
-use crate::run::wait::Waits;
-use crate::run::wait::{Stop, TaskId, Wait};
+use crate::run::wait::{Stop, TaskId, Wait, Waits};
 use crate::shards::Shards;
 use crate::turn::Turn;
 

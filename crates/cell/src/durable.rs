@@ -15,8 +15,7 @@ use crate::frames::io::Purpose;
 use crate::log::OpLog;
 use crate::log::commit::Commit;
 use crate::plant::Plant;
-use crate::run::wait::WaitKey;
-use crate::run::wait::Waits;
+use crate::run::wait::{WaitKey, Waits};
 use crate::run::work::Work;
 use crate::turn::Turn;
 

@@ -10,8 +10,7 @@ use crate::budget::{Growth, Need, Reservation};
 use crate::chunks::free::Chunks;
 use crate::phase::Phase;
 use crate::run::state::TaskState;
-use crate::run::wait::Waits;
-use crate::run::wait::{Stop, Wait, WaitKey};
+use crate::run::wait::{Stop, Wait, WaitKey, Waits};
 use crate::shard::Shard;
 use crate::turn::Turn;
 

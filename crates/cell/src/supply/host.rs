@@ -7,8 +7,7 @@ use crate::chunks::host::{Review, blocks_of};
 use crate::event::{Effect, IoId};
 use crate::frames::io::Purpose;
 use crate::run::state::TaskState;
-use crate::run::wait::Waits;
-use crate::run::wait::{Stop, Wait, WaitKey};
+use crate::run::wait::{Stop, Wait, WaitKey, Waits};
 use crate::supply::claim::no_chunk_for;
 use crate::turn::Turn;
 

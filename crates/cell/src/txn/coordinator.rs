@@ -19,8 +19,7 @@ use crate::recall::recall_names;
 use crate::run::state::{Decided, TaskState};
 use crate::run::task::Tasks;
 use crate::run::txn::{Awaits, Txn};
-use crate::run::wait::Waits;
-use crate::run::wait::{Stop, TaskId, Wait, WaitKey};
+use crate::run::wait::{Stop, TaskId, Wait, WaitKey, Waits};
 use crate::shards::Shards;
 use crate::turn::Turn;
 
