@@ -132,7 +132,7 @@ pub(crate) struct Bench {
     pub is_broken: bool,
     /// Shards that it has given up.
     pub given_up: BTreeSet<ShardId>,
-    /// How often it has reported a peer.
+    /// The number of reports of a suspected peer.
     pub suspicions: u32,
     /// Requests that wait for file locks, as it has reported.
     pub lock_waiters: Vec<SlotRef>,
@@ -160,7 +160,7 @@ pub(crate) struct Bench {
     pub host_room: u64,
     pub allocated: BTreeSet<u64>,
     pub seq: u32,
-    /// How often it has asked to be called again at once, to take in other events in between.
+    /// The number of times it asked to be called again at once, after other events.
     pub yields: u32,
     /// The capability that came with the last answer.
     pub granted: Capability,
@@ -320,7 +320,7 @@ impl Bench {
         self
     }
 
-    /// How many live tasks it has, and how many requests wait for file locks.
+    /// The number of live tasks, and of requests that wait for file locks.
     pub(crate) fn tasks(&self) -> (usize, usize) {
         (self.cell.live_tasks(), self.cell.lock_waiters())
     }
@@ -565,7 +565,7 @@ impl Bench {
         KeptRecords::decode(&bytes, SECRET).expect("intact")
     }
 
-    /// How many blocks of chunks begin with data of clients.
+    /// The number of blocks of chunks that begin with data of clients.
     pub(crate) fn written(&self) -> usize {
         let is_data = |(block, bytes): &(&BlockNo, &Vec<u8>)| {
             **block < LOG.start && bytes.starts_with(&[7; 100])

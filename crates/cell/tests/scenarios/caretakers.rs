@@ -111,7 +111,7 @@ fn what_is_cut_off_is_there_for_the_process_that_takes_the_cell_in_again() {
     assert_taken_in_again(&mut pair, client, file);
 }
 
-/// What the device has of the log was durable, whatever became of its data since.
+/// Records that the device has were durable, whatever became of their data since.
 #[test]
 fn no_durable_record_is_cut_off() {
     let mut pair = Pair::new();

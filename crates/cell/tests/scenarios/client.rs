@@ -26,7 +26,7 @@ pub(crate) struct Pending {
     request: Request,
     answer: Option<(Answer, Capability)>,
     beside: LeasedAttrs,
-    /// What was read.
+    /// The bytes that were read.
     bytes: Vec<u8>,
 }
 

@@ -31,7 +31,7 @@ fn cold_file(pages: u8) -> (Pair, ClientId, Handle) {
     (pair, client, handle)
 }
 
-/// How many pages were read since the last call, in any number of I/Os.
+/// The number of pages read since the last call, in any number of I/Os.
 fn pages_read(pair: &mut Pair) -> usize {
     let count =
         |line: &String| line.rsplit(' ').next().and_then(|count| count.parse::<usize>().ok());

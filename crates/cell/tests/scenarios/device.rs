@@ -18,8 +18,8 @@ use warren_base::{BlockNo, Errno};
 
 pub(crate) type Block = Vec<u8>;
 
-/// What a test holds or fails. `Data` writes are of file data and tree nodes, `Log` writes of op
-/// logs.
+/// A kind of I/O that a test holds or fails. `Data` writes are of file data and tree nodes, `Log`
+/// writes of op logs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Kind {
     Read,
@@ -48,7 +48,7 @@ pub(crate) struct Device {
     failing: VecDeque<(Kind, Errno, usize)>,
     /// Blocks that cannot be read.
     pub unreadable: BTreeSet<BlockNo>,
-    /// How many chunks the host of a sparse pool has space for, and which it has allocated.
+    /// The number of chunks that the host of a sparse pool has space for, and the allocated ones.
     pub host_room: u64,
     pub allocated: BTreeSet<u64>,
     /// Whether the host takes blocks back.

@@ -1,5 +1,5 @@
-//! What a test does to a [`Pair`]: it holds I/O and messages, ends processes, starts successors,
-//! and cuts the power.
+//! The faults of a [`Pair`]: a test holds I/O and messages, ends processes, starts successors, and
+//! cuts the power.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

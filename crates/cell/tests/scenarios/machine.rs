@@ -8,7 +8,7 @@ use warren_base::limits::BLOCK_SIZE;
 use warren_base::{ClientId, Ino};
 use warren_cell::{FrameNo, Memory, SlotRef};
 
-/// What a frame holds before the first store: neither zeros nor data.
+/// The bytes of a frame before the first store: neither zeros nor data.
 const UNFILLED: u8 = 0xee;
 
 pub(crate) type Frame = Box<[u8; BLOCK_SIZE]>;

@@ -1,4 +1,4 @@
-//! How a cell works, as tests. Read the files in this order. Each file opens with its mechanism.
+//! The mechanisms of a cell, as tests. Read the files in this order. Each opens with its mechanism.
 //!
 //! | file | mechanism |
 //! | --- | --- |

@@ -60,16 +60,16 @@ pub(crate) fn cell_name(cell: CellId) -> &'static str {
     NAMES[usize::from(cell.0)]
 }
 
-/// What a scenario begins with.
+/// The configuration of a scenario.
 pub(crate) struct Setup {
     pub cells: u16,
     /// Free chunks of the pool.
     pub free_chunks: usize,
     /// The pool is a sparse file, and its host has space for so many more chunks.
     pub host_room: Option<u64>,
-    /// What each cell keeps for root.
+    /// The space that each cell keeps for root.
     pub reserve: SpaceReserve,
-    /// After each checkpoint, what a shard has beyond so many free blocks is cleaned.
+    /// After each checkpoint, shards with more free blocks than this are cleaned.
     pub eager_cleaning: Option<u64>,
     /// Blocks of the log of each cell.
     pub log_blocks: u64,
@@ -92,7 +92,7 @@ impl Default for Setup {
 /// The credentials of a client, and whether it is a FUSE front.
 pub(crate) type AdmittedAs = (Credentials, bool);
 
-/// What will happen at some time.
+/// An event that is planned for a time.
 pub(crate) enum Happening {
     Event { to: CellId, epoch: Epoch, event: Event },
     Io { of: CellId, epoch: Epoch, io: IoId, frames: Vec<FrameNo>, action: Action },
@@ -112,7 +112,7 @@ pub(crate) struct Pair {
     pub now: Instant,
     pub device: Device,
     pub supervisor: Supervisor,
-    /// How long each I/O takes.
+    /// The time that each I/O takes.
     pub io_takes: Duration,
     pub(crate) members: Vec<Member>,
     pub(crate) clients: BTreeMap<ClientId, AdmittedAs>,
@@ -278,7 +278,7 @@ impl Pair {
         Clock { monotonic: self.now, wall }
     }
 
-    /// What has happened since the last call: the lines that contain one of these words.
+    /// The lines of the trace since the last call that contain one of these words.
     pub(crate) fn trace(&mut self, words: &[&str]) -> Vec<String> {
         let mut lines = std::mem::take(&mut self.lines);
         lines.retain(|line| words.iter().any(|word| line.contains(word)));
