@@ -47,7 +47,7 @@ const AHEAD_PART: u64 = 64;
 /// Ahead of need a shard keeps this part of its blocks free. It will probably write there itself.
 const KEPT_PART: u64 = 16;
 
-/// What a run that began by itself leaves to the shards.
+/// Whether a run began ahead of need or was asked for. It decides how much shards keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Urgency {
     Ahead,

@@ -65,7 +65,7 @@ const FREE: Slot = Slot {
     write: 0,
 };
 
-/// What the pages of all shards share.
+/// The frames of the pages of all shards.
 #[derive(Debug)]
 pub(crate) struct Frames {
     count: u32,

@@ -1,4 +1,4 @@
-//! Leases: which client may keep a copy of this cell's replies (design 6; Hare 3.6, uFS).
+//! Leases: which client may keep a copy of this cell's replies (Hare 3.6; uFS).
 //!
 //! A *word lease* is revoked by a store into the holder's word. An *acknowledged lease* is for a
 //! cache that cannot read words: the kernel's, behind a FUSE front. It is *recalled*, and a request
@@ -40,7 +40,7 @@ use objects::ObjectCount;
 use recalls::{RecallClass, RecallEffect, Recalls, Sent};
 use stamps::Stamps;
 
-/// What the shards share of the leases, by client.
+/// The state of leases that all shards share, by client.
 #[derive(Debug)]
 pub(crate) struct ClientLeases {
     pub(crate) stamps: Stamps,

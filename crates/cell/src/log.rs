@@ -1,5 +1,5 @@
-//! The op log: the changes of this cell, in order (design 9). Its image lies in frames that outlive
-//! the process. The device receives it when a client or a cell asks for durability.
+//! The op log: the changes of this cell, in order. Its image lies in frames that outlive the
+//! process. The device receives it when a client or a cell asks for durability.
 //!
 //! Order of events for a task: its steps are made and noted. When it stops running they are
 //! appended as one record, with their cause. Then comes what must follow the record (a frame is

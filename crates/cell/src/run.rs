@@ -1,4 +1,4 @@
-//! How tasks run: what they wait for, and which runs next.
+//! Tasks: their work, what they wait for, and which runs next.
 
 pub(crate) mod answer;
 pub(crate) mod ascent;

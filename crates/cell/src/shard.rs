@@ -58,7 +58,7 @@ pub(crate) struct Shard {
     pub(crate) inodes: u64,
     /// Blocks promised to transactions that are prepared here.
     pub(crate) promised: u64,
-    /// What the shard owes to unwritten extents, and whether its record is out of date.
+    /// The blocks owed to unwritten extents, and whether the record of them is out of date.
     owed: Owed,
     is_owed_stale: bool,
     /// Whether anything but the tree's nodes has changed since the last root was written.

@@ -26,7 +26,7 @@ pub(crate) struct Shards {
     scheduler: Scheduler<()>,
     /// Each is the state of its affinity.
     owned: Owned<Box<Shard>>,
-    /// How many shards the volume has, and which of them are here.
+    /// The number of shards of the volume, and the shards that are here.
     count: u16,
     ids: Vec<ShardId>,
     running: Affinity,

@@ -34,7 +34,7 @@ pub(crate) fn part_of(page: u64, offset: u64, end: u64) -> (usize, usize) {
     ((start - page * PAGE) as usize, (stop - start) as usize)
 }
 
-/// How a write changes one page.
+/// A page that a write changes.
 pub(crate) struct PageWrite {
     pub(crate) page: u64,
     /// The frame that holds the page from now on.

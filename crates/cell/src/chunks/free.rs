@@ -28,7 +28,7 @@ pub(crate) struct Chunks {
     reserve: Vec<u64>,
     reserve_max: usize,
     pub(crate) host: HostSpace,
-    /// How many cells the fleet has, and which chunks a shard may own.
+    /// The number of cells of the fleet, and the chunks that a shard may own.
     cells: u16,
     legal: ChunkBounds,
     /// Blocks of the whole pool. It may grow.

@@ -51,7 +51,7 @@ pub(crate) enum Review {
     Nothing,
 }
 
-/// What the cell knows of the host's space.
+/// The space of the host, as far as the cell knows it.
 #[derive(Debug)]
 pub(crate) struct HostSpace {
     backing: Backing,

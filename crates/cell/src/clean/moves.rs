@@ -150,7 +150,7 @@ pub(crate) fn give_up_walk(shard: &mut Shard, cache: &mut Cache) {
     }
 }
 
-/// What the walk has seen in one go.
+/// The result of one turn of the walk.
 struct Found {
     /// The pages whose places lie in closed chunks.
     pages: Vec<(PageNo, BlockNo)>,

@@ -1,4 +1,4 @@
-//! What a turn is lent of the buffer cache.
+//! The buffer cache, as it is lent to a turn.
 
 use crate::event::FrameNo;
 use crate::frames::Frames;

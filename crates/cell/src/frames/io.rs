@@ -72,7 +72,7 @@ pub(crate) struct Io {
     last_success: Instant,
 }
 
-/// How to treat a block that could not be read.
+/// The treatment of a block that could not be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Unread {
     /// Read it again: the device may recover soon, or a bit was lost in transfer.

@@ -21,7 +21,7 @@ use warren_proto::LeaseKey;
 
 use crate::budget::RECALL_KEYS;
 
-/// What a recall takes back. A holder listens for each class separately.
+/// The copies that a recall takes back. A holder listens for each class separately.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RecallClass {
     /// Names and attributes.

@@ -82,7 +82,7 @@ impl ClientWords {
 pub(crate) struct Stamps {
     clients: HashMap<ClientId, ClientWords, FixedState>,
     next: u64,
-    /// How many leases were displaced, at most, that their shards have not forgotten.
+    /// An upper bound of the displaced leases that their shards have not forgotten.
     displaced: usize,
     plant: Planted,
 }

@@ -101,7 +101,7 @@ pub(crate) struct LogEnd {
 /// The tasks and cells that wait for commits. A single writer never waits for others.
 #[derive(Clone, Copy, Default, Debug)]
 struct Crowd {
-    /// How many waited when the last commit was over, for it or for the next.
+    /// The number that waited when the last commit was over, for it or for the next.
     size: usize,
     /// When the commit that is under way was begun, and how long the last one took.
     begun: Instant,

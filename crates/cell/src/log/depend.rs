@@ -1,4 +1,4 @@
-//! What this cell's log depends on in the logs of other cells.
+//! The dependencies of this cell's log on the logs of other cells.
 //!
 //! A message names the point up to which its sender's log has to be durable for its contents to
 //! last. The receiver's next record names that point, whatever the record is for. A record is
@@ -175,7 +175,7 @@ impl Depends {
         self.asking.iter().any(|asked| asked.by == to)
     }
 
-    /// How many cells wait.
+    /// The number of requests of cells that wait.
     pub(crate) const fn asking(&self) -> usize {
         self.asking.len()
     }

@@ -1,4 +1,4 @@
-//! Preemptive discard: pages of a predecessor that were damaged in their frames (design 12).
+//! Preemptive discard: pages of a predecessor that were damaged in their frames (Hive 4.2).
 //!
 //! A frame that does not have the checksum of its entry is never read, written or covered. The page
 //! is made again from what else is known of it: the log, the place that the file's tree names, and
@@ -50,7 +50,7 @@ const BLOCK: u64 = BLOCK_SIZE as u64;
 /// Pages that one step names.
 const PAGES_MAX: usize = 1024;
 
-/// How far it is known what counts as the contents of a damaged page.
+/// The state of the search for the contents of a damaged page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fate {
     Unknown,
@@ -66,7 +66,7 @@ enum Fate {
     Hole,
 }
 
-/// What a file has lost.
+/// The pages that a file has lost.
 #[derive(Debug, Default)]
 struct Lost {
     holes: Vec<u64>,

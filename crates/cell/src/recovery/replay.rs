@@ -1,4 +1,4 @@
-//! Recovery: how a cell processes the log that it finds (design 9, 12).
+//! Recovery: how a cell processes the log that it finds.
 //!
 //! After a power failure (or the end of the whole fleet) the log comes from the device:
 //!
@@ -125,7 +125,7 @@ impl Replay {
         self.kept = KeptReplay::new(kept, owned);
     }
 
-    /// How many of those were replayed.
+    /// The number of these records that were replayed.
     pub(crate) fn kept_replayed(&self) -> u64 {
         self.kept.as_ref().map_or(0, KeptReplay::replayed)
     }
@@ -432,7 +432,7 @@ impl Replay {
         &self.claimed
     }
 
-    /// What a caretaker has logged as owed.
+    /// Takes the changes that a caretaker has logged as owed.
     pub(crate) fn take_owed(&mut self) -> Vec<(TxnId, Vec<Change>)> {
         std::mem::take(&mut self.owed)
     }

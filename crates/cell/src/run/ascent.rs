@@ -7,7 +7,6 @@
 //! Each step is taken once. A transaction that holds the shape of the tree keeps its position,
 //! because nothing that it has seen can change. An operation without locks takes few steps, or
 //! becomes such a transaction.
-//! such a transaction.
 
 use warren_base::limits::DEPTH_MAX;
 use warren_base::{Errno, Ino};
@@ -18,7 +17,7 @@ pub(crate) const STEPS_LOCAL: u32 = 64;
 /// Steps of one run of a transaction, before other tasks have their turn.
 pub(crate) const STEPS_A_RUN: u32 = 1024;
 
-/// How far up an operation has come.
+/// The position of an operation on its way up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ascent {
     at: Ino,

@@ -1,4 +1,4 @@
-//! What a task remembers between its runs.
+//! The state that a task keeps between its runs.
 
 use warren_base::{ClientId, Lsn, TxnId};
 use warren_proto::{Answer, Change};
@@ -38,8 +38,8 @@ pub(crate) struct TaskState {
     pub(crate) no_chunk: bool,
     /// The host was asked to allocate a chunk that is kept for root.
     pub(crate) asked_host: bool,
-    /// How often it has waited for cells to clean since it last came nearer to what it needs, and
-    /// whether none could make room.
+    /// The number of cleanings that it has waited for since it last came nearer to its need, and
+    /// whether no cell could make room.
     pub(crate) cleanings: u32,
     pub(crate) no_room: bool,
     /// The fewest blocks that it has lacked when no chunk was left.
@@ -63,9 +63,9 @@ pub(crate) struct TaskState {
 }
 
 impl TaskState {
-    /// What the task waits for next, because it has found no free chunk: a checkpoint, which frees
-    /// what was released, then chunks that the cells empty. `None`: nothing helps. `are_certain`:
-    /// no chunks were lost that may still be found. `short`: blocks that it lacks, if it knows.
+    /// The next wait of a task that has found no free chunk: for a checkpoint, which frees released
+    /// blocks, then for chunks that cells empty. `None`: nothing helps. `are_certain`: no chunks
+    /// were lost that may still be found. `short`: blocks that the task lacks, if it knows.
     pub(crate) fn after_no_chunk(&mut self, are_certain: bool, short: Option<u64>) -> Option<Wait> {
         if !(self.checkpointed && are_certain) {
             self.checkpointed |= are_certain;

@@ -1,8 +1,7 @@
 //! Tasks: requests that could not be finished on arrival, and what each waits for.
 //!
 //! A task holds no partial change. It runs from its start whenever something that it waited for has
-//! come. It either finishes in one run, or returns what is missing (design 2: prefetch, then
-//! execute).
+//! come. It either finishes in one run, or returns what is missing: prefetch, then execute.
 
 use std::collections::BTreeMap;
 
@@ -105,7 +104,7 @@ impl Task {
 pub(crate) struct Tasks {
     waiting: BTreeMap<TaskId, Task>,
     by_slot: BTreeMap<SlotRef, TaskId>,
-    /// How many of those that wait do so for a file lock.
+    /// The number of tasks that wait for file locks.
     lock_waiters: usize,
 }
 

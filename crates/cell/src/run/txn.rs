@@ -20,8 +20,8 @@ pub(crate) struct Txn {
     pub(crate) values: BTreeMap<LockKey, KeyValue>,
     /// The inode of another cell that the last peek has returned, without a lock.
     pub(crate) peeked: Option<(Ino, Option<InodeValue>)>,
-    /// How far up each directory was searched for another one, while the shape of the tree is
-    /// locked.
+    /// The position of the search upwards from a directory for another one, while the shape of the
+    /// tree is locked.
     pub(crate) ascents: BTreeMap<(Ino, Ino), Ascent>,
     /// Cells that hold locks for it.
     pub(crate) participants: BTreeSet<CellId>,
@@ -30,7 +30,7 @@ pub(crate) struct Txn {
     pub(crate) messages: u32,
 }
 
-/// What a transaction waits for before its operation can run again.
+/// The event that a transaction waits for before its operation can run again.
 #[derive(Clone, Debug)]
 pub(crate) enum Awaits {
     Nothing,

@@ -32,7 +32,7 @@ impl From<Errno> for Stop {
     }
 }
 
-/// What a task needs before it can continue.
+/// A condition that a task needs before it can continue.
 #[derive(Clone, Debug)]
 pub(crate) enum Wait {
     /// A node of a tree has to be read.

@@ -1,4 +1,4 @@
-//! What tasks do.
+//! The work of tasks.
 
 use std::sync::Arc;
 

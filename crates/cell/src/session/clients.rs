@@ -113,7 +113,7 @@ impl Clients {
         }
     }
 
-    /// What holds for the client's requests; nothing if it is not known.
+    /// The rules for the client's requests; empty if the client is not known.
     #[inline]
     pub(crate) fn rules(&self, id: ClientId) -> Rules {
         if !self.has_rules {
@@ -122,7 +122,7 @@ impl Clients {
         self.known.get(&id).map_or(Rules::empty(), |client| client.rules)
     }
 
-    /// How many clients acknowledge recalls.
+    /// The number of clients that acknowledge recalls.
     pub(crate) const fn fronts(&self) -> usize {
         self.fronts
     }

@@ -1,4 +1,4 @@
-//! How far a shard has come with emptying its closed chunks.
+//! The progress of a shard in emptying its closed chunks.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ pub(crate) struct Walk {
     /// new place. Blocks that become free are used again only after a checkpoint, so a page that
     /// has this place still has the data of the block.
     pub(crate) moved: BTreeMap<BlockNo, (PageNo, BlockNo)>,
-    /// How often it has waited for a shared block to be durable in its new place, since the last
-    /// one was.
+    /// The number of waits for a shared block to be durable in its new place, since the last one
+    /// was.
     pub(crate) waits: u32,
 }

@@ -27,7 +27,7 @@ const PAGE: u64 = BLOCK_SIZE as u64;
 /// The last block that an extent may have.
 const LAST: u64 = u64::MAX / PAGE;
 
-/// What the extents of a file say about one of its blocks.
+/// The state of one block of a file, by the file's extents.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum BlockState {
     Hole,
@@ -113,7 +113,7 @@ impl Shard {
         Ok(holes)
     }
 
-    /// How many of the blocks `first..=last` have places.
+    /// The number of blocks of `first..=last` that have places.
     pub(crate) fn placed_blocks(&self, ino: Ino, first: u64, last: u64) -> Result<u64, Stop> {
         let mut placed = 0;
         self.allocated(ino, first, last, |at, value| {

@@ -78,12 +78,12 @@ impl OpenCounts {
         self.all
     }
 
-    /// How many of them are the user's.
+    /// The number of files that the user has open.
     pub(crate) fn of_user(&self, uid: u32) -> usize {
         self.by_user.get(&uid).map_or(0, |count| *count as usize)
     }
 
-    /// How many are open for writing by clients of this kind.
+    /// The number of files that clients of this kind have open for writing.
     pub(crate) fn written(&self, is_counted: impl Fn(ClientId) -> bool) -> u64 {
         let counted = self.written.iter().filter(|(client, _)| is_counted(**client));
         counted.map(|(_, count)| u64::from(*count)).sum()

@@ -18,12 +18,12 @@ use super::queue::Waiter;
 #[derive(Debug)]
 pub(crate) struct LockIndex<T> {
     counts: Counts,
-    /// How many locks a client has on which inodes.
+    /// The number of locks that a client holds on each inode.
     by_client: BTreeMap<ClientId, BTreeMap<Ino, usize>>,
     waiting: BTreeMap<Owner, BTreeSet<Place>>,
     places: BTreeMap<T, Place>,
     arrivals: u64,
-    /// How many sides of inodes may have requests that can be granted.
+    /// The number of sides of inodes that may have requests that can be granted.
     eased: usize,
 }
 
@@ -41,12 +41,12 @@ impl<T> Default for LockIndex<T> {
 }
 
 impl<T: Copy + Ord> LockIndex<T> {
-    /// How many locks are held or waited for.
+    /// The number of locks that are held or waited for.
     pub(crate) const fn count(&self) -> usize {
         self.counts.all()
     }
 
-    /// How many of them are the user's.
+    /// The number of these that are the user's.
     pub(crate) fn count_of_user(&self, uid: u32) -> usize {
         self.counts.of_user(uid)
     }

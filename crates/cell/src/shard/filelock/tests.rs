@@ -478,7 +478,7 @@ fn every_history_is_as_the_rules_say() {
 
 const MANY: u64 = 16_000;
 
-/// What one request may cost: the depth of such a tree, for splits and merges and looks.
+/// The most visits of one request: the depth of such a tree, for splits, merges and searches.
 const PER_REQUEST: u64 = 400;
 
 /// All of one owner; each of another; shared ones that all meet.

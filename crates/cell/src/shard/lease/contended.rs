@@ -30,7 +30,7 @@ struct Contention {
     giving_way: Vec<ClientId>,
 }
 
-/// What becomes of a request that would wait.
+/// The outcome for a request that would wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitFor {
     Others,

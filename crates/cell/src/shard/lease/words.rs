@@ -180,7 +180,7 @@ impl Words {
         self.retain(|holder| holder.client != client);
     }
 
-    /// How many leases there are, including those that were displaced.
+    /// The number of leases, including displaced ones.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.holders.values().map(|holders| holders.iter().count()).sum()
