@@ -134,7 +134,7 @@ const _: () = {
     assert!(NEIGHBOUR + NAME_MAX <= LISTING_MAX);
 };
 
-/// How a change affects the used blocks of a shard.
+/// The effect of a change on the number of used blocks of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Growth {
     Frees,
@@ -428,7 +428,7 @@ pub(crate) const fn nodes_of_shared(chunks: u64) -> u64 {
     if chunks == 0 { 0 } else { chunks / SHARED_PER_LEAF + 3 }
 }
 
-/// How many bytes of its log a cell keeps free, and for what.
+/// The bytes of its log that a cell keeps free, by purpose.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogBudget {
     /// Bytes of the whole log.

@@ -1,5 +1,5 @@
 //! The caretaker of a cell that is taken out: its processes ended again and again, and no shard of
-//! it is served until a later process takes it in again (Hive 4; design 12).
+//! it is served until a later process takes it in again (decision 82).
 //!
 //! ```text
 //! replay: only what concerns other cells ──▶ ready: its requests get EIO ──▶ a later process
@@ -39,7 +39,7 @@ use crate::run::work::Work;
 use crate::turn::Turn;
 use crate::txn::participant::Participants;
 
-/// What clients have in the kept log: open files, and locks.
+/// The open files and locks of clients in the kept log.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     opens: BTreeMap<Handle, (ClientId, AccessMode)>,

@@ -113,12 +113,12 @@ impl Cell {
         self.shared.fleet.readiness.is_ready()
     }
 
-    /// How often each kind of affinity ran.
+    /// The number of runs of each kind of affinity.
     pub fn affinities(&self) -> &Counters {
         self.core.shards.counters()
     }
 
-    /// How many of the log records that it was started with ([`CellConfig::kept`]) it has replayed.
+    /// The number of replayed log records, of those that the cell was given ([`CellConfig::kept`]).
     pub fn kept_replayed(&self) -> u64 {
         self.core.replay.kept_replayed()
     }

@@ -1,4 +1,4 @@
-//! What a cell is started with.
+//! The configuration with which a cell starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ use warren_proto::{CapabilityKey, Wire};
 use crate::frames::table::FrameTable;
 use crate::plant::{Plant, Planted};
 
-/// What a cell is started with.
+/// The configuration with which a cell starts.
 #[derive(Clone, Debug)]
 pub struct CellConfig {
     pub id: CellId,
     pub epoch: Epoch,
-    /// How many cells the fleet has, numbered from 0. Some may own no shard.
+    /// The number of cells of the fleet, numbered from 0. Some may own no shard.
     pub cells: u16,
     /// Owner of every shard, indexed by shard number.
     pub map: Vec<CellId>,
@@ -56,12 +56,12 @@ pub struct CellConfig {
     pub plant: Planted,
 }
 
-/// What is behind the pool's blocks, and how a cell shares them out.
+/// The storage of the pool's blocks, and the rules by which a cell allots them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub struct SpaceConfig {
     pub backing: Backing,
     pub reserve: SpaceReserve,
-    /// After each checkpoint, what shards have beyond so many free blocks is cleaned, however many
+    /// After each checkpoint, shards with more free blocks than this are cleaned, however many
     /// chunks are free. For simulations: a real fleet has `None`.
     pub eager_cleaning: Option<u64>,
 }
@@ -128,7 +128,7 @@ impl CellConfig {
     pub const FRAMES_MIN: u32 = (4 * PAYLOAD_MAX / BLOCK_SIZE) as u32;
 }
 
-/// What a cell recovers from.
+/// The state from which a cell recovers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recovery {
     /// The pool was left in order, and the log is empty.
@@ -149,7 +149,7 @@ impl Recovery {
     }
 }
 
-/// What lies behind a pool's blocks.
+/// The storage of a pool's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
 pub enum Backing {
     /// A sparse file: the host allocates blocks when they are wanted, and takes them back.

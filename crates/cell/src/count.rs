@@ -1,5 +1,5 @@
-//! How full the volume is. Every cell counts its own shards, and the cell that received the request
-//! adds up the counts (a broadcast, as Hare's for directories).
+//! The use of the volume (`statfs`). Every cell counts its own shards, and the cell that received
+//! the request adds up the counts (a broadcast, as Hare's for directories).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! What the cell knows of the volume and the fleet: its place there, how far it has come, the other
-//! cells, and the checkpoint.
+//! The cell's view of the volume and the fleet: its place there, the progress of its start, the
+//! other cells, and the checkpoint.
 
 use warren_base::{CellId, Epoch, MapVersion, ShardId};
 use warren_proto::control::Report;
@@ -81,7 +81,7 @@ impl Volume {
     }
 }
 
-/// How far the cell's start has come.
+/// The progress of the cell's start.
 ///
 /// ```text
 /// shards are opened ──▶ the log is recovered ──▶ the pool knows the cell's free chunks ──▶ ready

@@ -38,11 +38,11 @@ pub(crate) struct Inquiry {
 
 #[derive(Debug, Default)]
 pub(crate) struct Overdue {
-    /// What was not answered at the last review.
+    /// The requests that were not answered at the last review.
     before: BTreeSet<(CellId, Asked)>,
     /// Reviews with an inquiry since each cell has last replied to one.
     unanswered: BTreeMap<CellId, u32>,
-    /// How many inquiries there were, and the last one to each cell without a reply.
+    /// The number of inquiries so far, and the last one to each cell without a reply.
     inquiries: u64,
     last: BTreeMap<CellId, u64>,
 }

@@ -9,7 +9,7 @@ use warren_proto::{AccessMode, Attr, Credentials, FileKind, InodeValue, permits}
 pub(crate) const READ: u16 = 4;
 pub(crate) const WRITE: u16 = 2;
 pub(crate) const EXECUTE: u16 = 1;
-/// What changing names of a directory needs. One entry of a list must give both.
+/// The rights that changing names of a directory needs. One entry of a list must give both.
 pub(crate) const CHANGE_NAMES: u16 = WRITE | EXECUTE;
 
 pub(crate) const SET_UID: u16 = 0o4000;

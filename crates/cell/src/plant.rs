@@ -1,5 +1,4 @@
-//! Faults planted on purpose, to show that the simulator's checkers find them (design 16:
-//! controls).
+//! Faults planted on purpose, to show that the simulator's checkers find them.
 //!
 //! They exist only with the feature `plants`, which the simulator and tests of whole fleets turn
 //! on. Without it [`Planted`] has no bytes and no value but [`Planted::NONE`], so that every
@@ -27,7 +26,7 @@ pub enum Plant {
     RevokeAfterCommit,
     /// A change does not wait until the copies that it recalled are gone.
     SkipRecall,
-    /// What is being recalled from a client is granted again meanwhile.
+    /// An object that is being recalled from a client is granted again meanwhile.
     GrantDuringRecall,
     /// A front's write-back or truncation waits for others' pages although a task waits for its
     /// own.
@@ -105,7 +104,7 @@ pub enum Plant {
     GiveEarly,
     /// Chunks go to shards before the host has allocated them.
     ClaimUnallocated,
-    /// What comes from another cell is not taken to rest on its log.
+    /// The log does not name the logs of other cells on which it depends.
     ForgetDepends,
     /// A successor leaves its predecessor's lease words as they are (its driver does).
     KeepWords,
@@ -123,7 +122,7 @@ pub enum Plant {
     NumbersAreAuthority,
     /// A failed flush is reported only to the cell that asked for it (drivers see to that).
     HideLostFlush,
-    /// What lies behind a damaged message is read, and it is not reported to the supervisor
+    /// Messages behind a damaged one are read, and the damage is not reported to the supervisor
     /// (drivers report it).
     ReadOn,
     /// A cell that accuses others falsely again and again is not ended (its driver spares it).

@@ -1,4 +1,4 @@
-//! What comes before a change of an inode's attributes.
+//! Preparing a change of an inode's attributes: locks, room, recalls.
 
 use warren_base::{Errno, Ino};
 use warren_disk::Inode;

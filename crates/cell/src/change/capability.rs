@@ -16,7 +16,7 @@ fn has(shard: &Shard, ino: Ino) -> Result<bool, Stop> {
     Ok(inode.is_some_and(|inode| inode.flags.contains(InodeFlags::CAPABILITY)))
 }
 
-/// What the removal needs, if the file has capabilities.
+/// The need of the removal, if the file has capabilities.
 pub(crate) fn loss(shard: &Shard, ino: Ino) -> Result<Option<Need>, Stop> {
     if !has(shard, ino)? {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Other cells: their requests, replies and decisions, their ends and successors (design 12).
+//! Other cells: their requests, replies and decisions, their ends and successors.
 //!
 //! Order of events at a cell that lives on:
 //!

@@ -118,7 +118,7 @@ fn need_of(
     Ok(budget.allocate(blocks, holes.len() as u64))
 }
 
-/// What is done in this run, after so many bytes.
+/// The part of the change that this run makes, after `done` bytes.
 fn next_part(change: &RangeChange, done: u64) -> RangeChange {
     let offset = change.offset + done;
     let left = change.length - done;

@@ -23,7 +23,7 @@ pub(crate) fn need_to_cut(shard: &Shard, need: Need, ino: Ino, block: u64) -> Re
     Ok(if is_shared { Need { growth: Growth::Grows, ..need } } else { need })
 }
 
-/// What the truncation needs of the shard.
+/// The need of a truncation.
 pub(crate) fn need_to_truncate(shard: &Shard, ino: Ino, size: u64) -> Result<Need, Stop> {
     let need = shard.budget().truncate();
     if size.is_multiple_of(PAGE) { Ok(need) } else { need_to_cut(shard, need, ino, size / PAGE) }

@@ -23,7 +23,7 @@ use crate::shard::pages::PageState;
 use crate::supply::claim::reserve;
 use crate::turn::Turn;
 
-/// How a request writes.
+/// The kind of a write.
 #[derive(Clone, Copy)]
 pub(crate) struct WriteMode<'a> {
     /// The credentials, if the write removes the set-id bits.

@@ -80,7 +80,7 @@ fn may_set(
     permission::check_owner(who, &inode.attr)
 }
 
-/// What a change of the mode needs in addition, if the inode has an access list.
+/// The additional need of a change of the mode, if the inode has an access list.
 pub(crate) fn need_to_follow(shard: &Shard, inode: &InodeValue) -> Result<Option<Need>, Stop> {
     if inode.acl.is_none() {
         return Ok(None);

@@ -144,8 +144,8 @@ fn check_new(who: &Credentials, new: &NewInode) -> Result<(), Errno> {
     }
 }
 
-/// Places a new directory in a shard by the hash of its parent and name (design 8), so that the
-/// tree spreads over the fleet. If that shard may not grow, it takes the next one.
+/// Places a new directory in a shard by the hash of its parent and name, so that the tree spreads
+/// over the fleet. If that shard may not grow, it takes the next one.
 fn place(
     secret: u64,
     shards: usize,

@@ -43,7 +43,7 @@ pub(crate) struct Prepare<'a> {
     pub(crate) from: CellId,
     pub(crate) txn: TxnId,
     pub(crate) keys: &'a [(LockKey, LockMode)],
-    /// How many keys earlier messages of the transaction have named.
+    /// The number of keys that earlier messages of the transaction have named.
     pub(crate) next: usize,
 }
 
