@@ -41,7 +41,7 @@ fn leases_of(change: &Change) -> [Option<LeaseKey>; 2] {
 
 /// Prepares the changes, which all lie on this cell. Returns their room: `promised` if it was set
 /// aside for them before.
-pub(crate) fn ready(
+pub(crate) fn prepare(
     shards: &mut Shards,
     changes: &[Change],
     client: Option<ClientId>,
@@ -108,8 +108,8 @@ fn give_way(
     Ok(())
 }
 
-/// Makes the changes, which must be [`ready`], within their room. Counts stay within their range
-/// even if a damaged image or a peer had them wrong. `is_whole`: the request changes nothing else.
+/// Makes the changes after [`prepare`], within their room. Counts stay within their range even if
+/// a damaged image or a peer had them wrong. `is_whole`: the request changes nothing else.
 pub(crate) fn make(
     shards: &mut Shards,
     (changes, is_whole): (&[Change], bool),

@@ -60,9 +60,9 @@ pub(crate) fn give_up(shards: &mut Shards, id: ShardId, errno: Errno, turn: &mut
     turn.report(Report::GivenUp { cell, shard: id, errno });
 }
 
-/// The changes that concern shards which are served. Decided changes of other shards are lost with
+/// Keeps the changes of shards that are served. Decided changes of other shards are lost with
 /// them.
-pub(crate) fn of_served(shards: &Shards, mut changes: Vec<Change>) -> Vec<Change> {
+pub(crate) fn retain_served(shards: &Shards, mut changes: Vec<Change>) -> Vec<Change> {
     changes.retain(|change| !shards.is_given_up(change.shard()));
     changes
 }
@@ -176,7 +176,7 @@ fn records_of(shard: ShardId, turn: &Turn<'_>) -> Vec<KeptRecords> {
 }
 
 /// The first shard that cannot make its part of these changes, with the reason.
-pub(crate) fn refuses(
+pub(crate) fn first_refusal(
     shards: &Shards,
     changes: &[Change],
     fleet: &Fleet,

@@ -75,7 +75,7 @@ pub(crate) fn bring_pages(
 ) -> Result<(), Stop> {
     for page in pages.clone() {
         if is_missing(shard, ino, page, cache)? {
-            return Err(wait_for_these(shard, ino, pages, |_| true, cache));
+            return Err(wait_for_range(shard, ino, pages, |_| true, cache));
         }
     }
     Ok(())
@@ -83,7 +83,7 @@ pub(crate) fn bring_pages(
 
 /// Makes a task wait for these pages, some of which are missing. Those in the cache stay there. Of
 /// the missing pages, those are read that have a place and pass `is_read`.
-pub(crate) fn wait_for_these(
+pub(crate) fn wait_for_range(
     shard: &Shard,
     ino: Ino,
     pages: std::ops::RangeInclusive<u64>,
@@ -177,7 +177,7 @@ pub(crate) fn move_for_change(
 
 /// Enters the page in the table for this frame, when its contents are there. The entry counts once
 /// the record is made.
-pub(crate) fn tag(frame: FrameNo, at: PageNo, turn: &mut Turn<'_>) {
+pub(crate) fn tag_frame(frame: FrameNo, at: PageNo, turn: &mut Turn<'_>) {
     turn.cache.table.set(frame, at, turn.log.image.end(), turn.driver.memory);
 }
 
@@ -200,7 +200,7 @@ pub(crate) fn put_page(
     let len = bytes.len().min(frame.len());
     frame[..len].copy_from_slice(&bytes[..len]);
     frame[len..].fill(0);
-    tag(new, at, turn);
+    tag_frame(new, at, turn);
     Ok(found.is_none_or(|page| page.state != PageState::Dirty))
 }
 
@@ -264,7 +264,7 @@ pub(crate) fn truncate_with_pages(
             let new = turn.cache.frames.take_given().expect("given when the page was brought");
             move_for_change(shard, at, new, false, turn);
             turn.driver.memory.frame_mut(new)[cut..].fill(0);
-            tag(new, at, turn);
+            tag_frame(new, at, turn);
             shard.behind.insert(ino);
         }
         unplaced = forget_pages(shard, ino, size.div_ceil(PAGE)..=u64::MAX, turn.log, turn.cache);

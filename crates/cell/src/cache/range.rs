@@ -4,7 +4,7 @@
 use warren_base::Ino;
 use warren_proto::RangeChange;
 
-use crate::cache::pages::{forget_pages, is_missing, move_for_change, tag};
+use crate::cache::pages::{forget_pages, is_missing, move_for_change, tag_frame};
 use crate::frames::cache::Cache;
 use crate::frames::{PageNo, Placed};
 use crate::plant::Plant;
@@ -60,7 +60,7 @@ pub(crate) fn change_with_pages(
             let new = turn.cache.frames.take_given().expect("given when the page was brought");
             move_for_change(shard, at, new, false, turn);
             turn.driver.memory.frame_mut(new)[part].fill(0);
-            tag(new, at, turn);
+            tag_frame(new, at, turn);
             shard.behind.insert(ino);
         }
     }

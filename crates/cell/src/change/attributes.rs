@@ -22,7 +22,7 @@ pub(crate) fn ready_to_change(
     state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<Reservation, Stop> {
-    ready(shard, ino, (need, RecallEffect::None), state, turn)
+    prepare(shard, ino, (need, RecallEffect::None), state, turn)
 }
 
 /// The same for a change of the owner, the group or the mode.
@@ -33,10 +33,10 @@ pub(crate) fn ready_to_change_rights(
     state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<Reservation, Stop> {
-    ready(shard, ino, (need, RecallEffect::Rights), state, turn)
+    prepare(shard, ino, (need, RecallEffect::Rights), state, turn)
 }
 
-fn ready(
+fn prepare(
     shard: &mut Shard,
     ino: Ino,
     (need, effect): (Need, RecallEffect),

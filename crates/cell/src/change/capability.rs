@@ -11,23 +11,23 @@ use crate::run::wait::Stop;
 use crate::shard::Shard;
 use crate::turn::Turn;
 
-fn has(shard: &Shard, ino: Ino) -> Result<bool, Stop> {
+fn has_capability(shard: &Shard, ino: Ino) -> Result<bool, Stop> {
     let inode = shard.inode(ino)?;
     Ok(inode.is_some_and(|inode| inode.flags.contains(InodeFlags::CAPABILITY)))
 }
 
 /// The need of the removal, if the file has capabilities.
-pub(crate) fn loss(shard: &Shard, ino: Ino) -> Result<Option<Need>, Stop> {
-    if !has(shard, ino)? {
+pub(crate) fn need_to_remove(shard: &Shard, ino: Ino) -> Result<Option<Need>, Stop> {
+    if !has_capability(shard, ino)? {
         return Ok(None);
     }
     shard.xattr_bucket(ino, CAPABILITY)?;
     Ok(Some(shard.budget().xattr(Growth::Keeps)))
 }
 
-/// Removes the capabilities of a file that has some. The caller has asked [`loss`] in this run.
-pub(crate) fn lose(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn: &mut Turn<'_>) {
-    if matches!(has(shard, ino), Ok(true)) && !turn.plants(Plant::KeepCapability) {
+/// Removes the capabilities of a file that has some. [`need_to_remove`] was called in this run.
+pub(crate) fn remove(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn: &mut Turn<'_>) {
+    if matches!(has_capability(shard, ino), Ok(true)) && !turn.plants(Plant::KeepCapability) {
         let name = XattrName::new(CAPABILITY).expect("a legal name");
         step(
             shard,

@@ -20,7 +20,7 @@ use warren_disk::{Key, Value};
 
 use super::shared::share_others;
 use crate::budget::{Growth, Need};
-use crate::cache::pages::tag;
+use crate::cache::pages::tag_frame;
 use crate::data::writeback::place_pages_of;
 use crate::frames::cache::Cache;
 use crate::frames::{PageNo, Placed};
@@ -65,21 +65,21 @@ pub(crate) fn walk(shard: &mut Shard, turn: &mut Turn<'_>) -> Result<(), Stop> {
     let Cleaning::Walking(walk) = &mut shard.space.cleaning else { return Ok(()) };
     let mut walk = std::mem::take(walk);
     if turn.log.commits.is_last() {
-        return end(shard);
+        return end_walk(shard);
     }
     if !turn.log_has_room() {
         shard.space.cleaning = Cleaning::Walking(walk);
         return Err(Stop::Wait(Wait::LogRoom));
     }
-    let found = look(shard, walk.after);
+    let found = examine(shard, walk.after);
     let Some(last) = found.last else {
         shard.space.cleaning = Cleaning::Walking(walk);
-        return found.end.and_then(|()| end(shard));
+        return found.end.and_then(|()| end_walk(shard));
     };
     soil_nodes(shard);
-    let left = match empty(shard, &found.pages, &mut walk, turn) {
+    let left = match empty_blocks(shard, &found.pages, &mut walk, turn) {
         Ok(left) => left,
-        Err(Stop::Fail(Errno::ENOSPC)) => return end(shard),
+        Err(Stop::Fail(Errno::ENOSPC)) => return end_walk(shard),
         Err(stop) => {
             walk.batch = found.pages;
             shard.space.cleaning = Cleaning::Walking(walk);
@@ -98,7 +98,7 @@ pub(crate) fn walk(shard: &mut Shard, turn: &mut Turn<'_>) -> Result<(), Stop> {
 
 /// Empties the blocks of these pages. Returns the first page that still has its block. ENOSPC if
 /// there is no room for any.
-fn empty(
+fn empty_blocks(
     shard: &mut Shard,
     pages: &[(PageNo, BlockNo)],
     walk: &mut Walk,
@@ -131,7 +131,7 @@ fn empty(
     Ok(left.into_iter().chain(alone.get(count).map(|(at, _)| *at)).min())
 }
 
-fn end(shard: &mut Shard) -> Result<(), Stop> {
+fn end_walk(shard: &mut Shard) -> Result<(), Stop> {
     shard.space.cleaning = Cleaning::Walked;
     Ok(())
 }
@@ -161,7 +161,7 @@ struct Found {
 }
 
 /// Examines the records after this key.
-fn look(shard: &Shard, after: Option<Key>) -> Found {
+fn examine(shard: &Shard, after: Option<Key>) -> Found {
     let (mut pages, mut last, mut seen) = (Vec::new(), None, 0);
     let visit = |key: &Key, value: &Value| {
         if after.is_some_and(|after| *key <= after) {
@@ -215,7 +215,7 @@ fn move_pages(
         if page.state != PageState::Clean {
             continue;
         }
-        tag(page.frame, *at, turn);
+        tag_frame(page.frame, *at, turn);
         shard.pages.mark_dirty(*at, &mut turn.cache.frames);
     }
     for file in pages.chunk_by(|a, b| a.0.0 == b.0.0) {

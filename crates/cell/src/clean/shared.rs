@@ -39,7 +39,7 @@ pub(super) fn share_others(
             left = left.or(Some(*at));
             continue;
         };
-        match follow(shard, *at, moved, turn) {
+        match share_moved_block(shard, *at, moved, turn) {
             Ok(true) => walk.waits = 0,
             Ok(false) => {
                 walk.moved.remove(block);
@@ -58,7 +58,7 @@ pub(super) fn share_others(
 
 /// The page shares the block that the moved page has now. False if that one was written since, or
 /// its block has as many places as it may have.
-fn follow(
+fn share_moved_block(
     shard: &mut Shard,
     (ino, page): PageNo,
     ((source, from), place): (PageNo, BlockNo),

@@ -25,7 +25,7 @@ use crate::count::count;
 use crate::driver::Driver;
 use crate::durable::{harden_again, harden_for, hardened};
 use crate::fleet::Fleet;
-use crate::give_up::of_served;
+use crate::give_up::retain_served;
 use crate::run::wait::WaitKey;
 use crate::run::work::Work;
 use crate::supply::pool::poll_pool;
@@ -45,7 +45,7 @@ impl Core {
                 owe(&mut self.participants, from, (txn, changes), turn);
             }
             PeerRequest::Again { txn, changes } => {
-                let changes = of_served(shards, changes);
+                let changes = retain_served(shards, changes);
                 self.participants.again(shards, from, (txn, changes), turn);
             }
             // It is needed only if the first one was lost, which came on the same lane.
@@ -64,7 +64,7 @@ impl Core {
                 turn.waits.start(Work::Peek { from, txn, ino });
             }
             PeerRequest::Commit { txn, changes } => {
-                let changes = of_served(shards, changes);
+                let changes = retain_served(shards, changes);
                 self.participants.receive_commit(
                     shards,
                     from,

@@ -15,7 +15,7 @@ use crate::durable::advance_log;
 use crate::event::{Effect, SlotRef};
 use crate::fleet::Fleet;
 use crate::frames::cache::Cache;
-use crate::give_up::{give_up, refuses};
+use crate::give_up::{first_refusal, give_up};
 use crate::inode::grant::grant_beside;
 use crate::inode::lock::{grant_more_file_locks, lock_file};
 use crate::inode::sync::sync;
@@ -486,7 +486,7 @@ impl Core {
     fn give_up_refusing(&mut self, work: &Work, errno: Errno, turn: &mut Turn<'_>) {
         let (Work::Commit { changes, .. } | Work::Again { changes, .. }) = work else { return };
         let served = || changes.iter().map(Change::shard).find(|id| self.shards.serves(*id));
-        let refusing = refuses(&self.shards, changes, turn.fleet);
+        let refusing = first_refusal(&self.shards, changes, turn.fleet);
         if let Some((shard, errno)) = refusing.or_else(|| served().map(|shard| (shard, errno))) {
             self.give_up(shard, errno, turn);
         }

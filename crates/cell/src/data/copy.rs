@@ -43,11 +43,11 @@ pub(crate) fn copy_range(
         return done(Reply::Written { len: 0, size });
     };
     let (ino, source) = (handle.ino, source.ino);
-    let loss = capability::loss(shard, ino)?;
-    let (copy, need) = fitting(shard, (ino, source), copy)?;
+    let loss = capability::need_to_remove(shard, ino)?;
+    let (copy, need) = fit_copy(shard, (ino, source), copy)?;
     let mut room = ready_to_change(shard, ino, need.with(loss), state, turn)?;
     recall_pages(shard, ino, state.client, false, turn)?;
-    settle(shard, source, &copy, state, turn)?;
+    settle_source(shard, source, &copy, state, turn)?;
     cover_now(shard, source, turn)?;
     // A record of its own, because the data of both files may not fit one.
     turn.seal();
@@ -61,7 +61,7 @@ pub(crate) fn copy_range(
     let size = inode.size.max(copy.to + copy.length);
     let mode = permission::after_change(strips, mode, gid);
     if loss.is_some() {
-        capability::lose(shard, ino, &mut room, turn);
+        capability::remove(shard, ino, &mut room, turn);
     }
     let now = turn.driver.now.wall;
     step(shard, Step::Shared { ino, source, copy, size, blocks, mode, now }, &mut room, turn);
@@ -107,7 +107,7 @@ fn may_copy(
 }
 
 /// As much of the copy as is done at once, and what it needs.
-fn fitting(
+fn fit_copy(
     shard: &Shard,
     (ino, source): (Ino, Ino),
     copy: RangeCopy,
@@ -135,7 +135,7 @@ fn fitting(
 
 /// Waits until the range of the source is durable in its places. EXDEV if that can't be reached
 /// soon, because others write there, or the log waits for a checkpoint.
-fn settle(
+fn settle_source(
     shard: &mut Shard,
     source: Ino,
     copy: &RangeCopy,

@@ -54,7 +54,7 @@ pub(crate) fn fallocate(
     {
         return Err(Errno::EPERM.into());
     }
-    let loss = capability::loss(shard, ino)?;
+    let loss = capability::need_to_remove(shard, ino)?;
     let need = need_of(shard, handle, change, turn.chunks)?.with(loss);
     let mut room = ready_to_change(shard, ino, need, state, turn)?;
     let change = next_part(change, state.range_done);
@@ -77,7 +77,7 @@ pub(crate) fn fallocate(
     let (mode, gid) = (inode.mode, inode.gid);
     let mode = permission::after_change(strips, mode, gid);
     if loss.is_some() {
-        capability::lose(shard, ino, &mut room, turn);
+        capability::remove(shard, ino, &mut room, turn);
     }
     let now = turn.driver.now.wall;
     step(shard, Step::Fallocated { ino, change, size, blocks, mode, now }, &mut room, turn);

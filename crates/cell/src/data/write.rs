@@ -7,8 +7,8 @@ use warren_proto::{AccessMode, Credentials, Handle, LeaseKey, Position, Step};
 use crate::apply::step;
 use crate::budget::{Need, REWRITE_PAGES, Reservation, blocks_of_pages};
 use crate::cache::pages::{
-    PageWrite, move_for_change, pages_of, part_of, tag, take_frames, wait_for_frames,
-    wait_for_these,
+    PageWrite, move_for_change, pages_of, part_of, tag_frame, take_frames, wait_for_frames,
+    wait_for_range,
 };
 use crate::change::attributes::ready_to_change;
 use crate::change::capability;
@@ -78,7 +78,7 @@ pub(crate) fn write(
         }
     }
     // Pages of a mapping are changed without privileges being looked at, as in Linux.
-    let loss = if write_back { None } else { capability::loss(shard, ino)? };
+    let loss = if write_back { None } else { capability::need_to_remove(shard, ino)? };
     let (plan, mut room) = plan_write(shard, ino, (offset, end), loss, state, turn)?;
     room.spend(blocks_of_pages(plan.len() as u64));
     let new_blocks = copy_in(shard, from, ino, (offset, end), plan, turn);
@@ -88,7 +88,7 @@ pub(crate) fn write(
     let (size, blocks) = (size.max(end), inode.blocks.saturating_add(new_blocks));
     let mode = permission::after_change(strips, inode.mode, inode.gid);
     if loss.is_some() {
-        capability::lose(shard, ino, &mut room, turn);
+        capability::remove(shard, ino, &mut room, turn);
     }
     step(shard, Step::Wrote { ino, size, blocks, mode, now }, &mut room, turn);
     if position != Position::At(offset) {
@@ -151,7 +151,7 @@ fn plan_write(
         keeps = keeps && !hole && !shard.is_shared(ino, page)?;
     }
     if missing {
-        return Err(wait_for_these(shard, ino, pages, is_partial, turn.cache));
+        return Err(wait_for_range(shard, ino, pages, is_partial, turn.cache));
     }
     let count = plan.len() as u64;
     // Blocks that are allocated and not shared can always be written (decision 58).
@@ -183,7 +183,7 @@ fn copy_in(
         let (start, count) = part_of(page, offset, end);
         move_for_change(shard, (ino, page), frame, count == BLOCK_SIZE, turn);
         turn.driver.memory.payload_to_frame(from, at, frame, start, count);
-        tag(frame, (ino, page), turn);
+        tag_frame(frame, (ino, page), turn);
         at += count;
         filled += u64::from(hole);
     }

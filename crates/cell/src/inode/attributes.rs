@@ -61,7 +61,7 @@ pub(crate) fn set_attr(
     let follows = set.mode.map(|_| acl::need_to_follow(shard, &value)).transpose()?.flatten();
     let owner = set.uid.is_some() || set.gid.is_some();
     let loses = set.size.is_some() || owner || set.kill_privileges;
-    let loss = if loses { capability::loss(shard, ino)? } else { None };
+    let loss = if loses { capability::need_to_remove(shard, ino)? } else { None };
     let changes_rights = owner || set.mode.is_some_and(|mode| mode != value.attr.mode);
     let ready = if changes_rights { ready_to_change_rights } else { ready_to_change };
     let mut room = ready(shard, ino, need.with(follows).with(loss), state, turn)?;
@@ -93,7 +93,7 @@ pub(crate) fn set_attr(
         acl::follow(shard, &value, attributes.mode, &mut room, turn);
     }
     if loses {
-        capability::lose(shard, ino, &mut room, turn);
+        capability::remove(shard, ino, &mut room, turn);
     }
     let attributes = Attributes {
         flags: with_settable(shard.living_inode(ino)?.flags, set.flags),

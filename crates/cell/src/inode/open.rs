@@ -68,7 +68,7 @@ pub(crate) fn ready_to_open(
         // The kernel of that front appends where it believes the end. It has to empty the file.
         return Err(Errno::EBUSY.into());
     }
-    let need = shard.budget().truncate().with(capability::loss(shard, ino)?);
+    let need = shard.budget().truncate().with(capability::need_to_remove(shard, ino)?);
     let room = ready_to_change(shard, ino, need, state, turn)?;
     ready_to_truncate(shard, ino, 0, false, state, turn)?;
     Ok(room)
@@ -85,7 +85,7 @@ pub(crate) fn open_now(
 ) -> Opened {
     if access.contains(AccessMode::TRUNCATE) {
         truncate_now(shard, ino, 0, &mut room, turn);
-        capability::lose(shard, ino, &mut room, turn);
+        capability::remove(shard, ino, &mut room, turn);
         if permission::is_bound(who)
             && let Ok(old) = attributes_of(shard, ino)
         {

@@ -36,7 +36,7 @@ pub(crate) fn get_xattr(
     may_get(name, &shard.living(ino)?, who)?;
     let value = xattrs::value(shard, ino, name.as_bytes())?.ok_or(Errno::ENODATA)?;
     if value.len() > XATTR_SHORT_MAX {
-        return long(&value, to, turn.sessions, &mut turn.driver);
+        return reply_with_payload(&value, to, turn.sessions, &mut turn.driver);
     }
     done(Reply::Xattr(value))
 }
@@ -148,11 +148,11 @@ pub(crate) fn list_xattrs(
         return done(reply);
     }
     let list: Vec<u8> = names.iter().flat_map(|name| name.iter().copied().chain([0])).collect();
-    long(&list, to, turn.sessions, &mut turn.driver)
+    reply_with_payload(&list, to, turn.sessions, &mut turn.driver)
 }
 
 /// Replies with the payload, if the client's lane has room for it.
-fn long(
+fn reply_with_payload(
     bytes: &[u8],
     to: SlotRef,
     sessions: &Sessions,

@@ -23,7 +23,7 @@ pub(super) fn create(
     access: AccessMode,
 ) -> Result<Plan, Stop> {
     if flags.contains(CreateFlags::NAMELESS) {
-        return nameless(view, dir, new, flags, access);
+        return create_nameless(view, dir, new, flags, access);
     }
     let parent = view.directory(dir, LockMode::IntentWrite)?;
     permission::check(view.who, &parent, EXECUTE)?;
@@ -32,7 +32,7 @@ pub(super) fn create(
         return Err(Errno::EINVAL.into());
     }
     if let Some((ino, kind)) = view.name(dir, name, LockMode::Write)? {
-        return found(view, &parent.attr, (ino, kind), flags, open);
+        return open_existing(view, &parent.attr, (ino, kind), flags, open);
     }
     view.may_add(&parent)?;
     check_new(view.who, new)?;
@@ -44,9 +44,9 @@ pub(super) fn create(
         dir.shard()
     };
     let ino = view.new_ino(home)?;
-    let heir = inherit(view, &parent, new)?;
+    let heir = inherit_attributes(view, &parent, new)?;
     let (uid, now) = (view.who.uid, view.now);
-    let (attr, inherited) = (heir.attr(ino, uid, dir, now), heir.inherited(ino));
+    let (attr, inherited) = (heir.attr(ino, uid, dir, now), heir.inherit_change(ino));
     if flags.contains(CreateFlags::PLAIN) && !opens_again(&attr, access, view.who) {
         return Err(Errno::ETXTBSY.into());
     }
@@ -59,8 +59,8 @@ pub(super) fn create(
     Ok(Plan { changes, reply: PlannedReply::Created { attr, found: false, open } })
 }
 
-/// A file that has no name yet, and is open.
-fn nameless(
+/// Creates an open file that has no name yet.
+fn create_nameless(
     view: &mut View<'_>,
     dir: Ino,
     new: &NewInode,
@@ -75,9 +75,9 @@ fn nameless(
     view.may_add(&parent)?;
     check_new(view.who, new)?;
     let ino = view.new_ino(dir.shard())?;
-    let heir = inherit(view, &parent, new)?;
+    let heir = inherit_attributes(view, &parent, new)?;
     let (uid, now) = (view.who.uid, view.now);
-    let (mut attr, inherited) = (heir.attr(ino, uid, dir, now), heir.inherited(ino));
+    let (mut attr, inherited) = (heir.attr(ino, uid, dir, now), heir.inherit_change(ino));
     attr.nlink = 0;
     let Heir { new, gid, .. } = heir;
     let mut changes = vec![Change::NewOrphan { ino, new, uid, gid, now }];
@@ -86,7 +86,7 @@ fn nameless(
 }
 
 /// The name exists. This is an error, unless the request opens it.
-fn found(
+fn open_existing(
     view: &mut View<'_>,
     parent: &Attr,
     (ino, kind): (Ino, FileKind),
@@ -170,7 +170,7 @@ struct Heir {
 
 impl Heir {
     /// The change by which it gets its lists and flags, if there are any.
-    fn inherited(&self, ino: Ino) -> Option<Change> {
+    fn inherit_change(&self, ino: Ino) -> Option<Change> {
         let ((access, default), flags) = (self.lists.clone(), self.flags);
         let is_any = access.is_some() || default.is_some() || !flags.is_empty();
         is_any.then_some(Change::Inherit { ino, access, default, flags })
@@ -212,7 +212,7 @@ pub(super) fn with_group(view: &View<'_>, parent: &InodeValue, new: &NewInode) -
 
 /// The same, and the flags of the directory and its default access control list, which takes the
 /// place of the umask. The directory is on this cell.
-fn inherit(view: &View<'_>, parent: &InodeValue, new: &NewInode) -> Result<Heir, Stop> {
+fn inherit_attributes(view: &View<'_>, parent: &InodeValue, new: &NewInode) -> Result<Heir, Stop> {
     let (mut new, gid) = with_group(view, parent, new);
     let flags = parent.attr.flags & InodeFlags::INHERITED;
     let umask = std::mem::take(&mut new.umask);

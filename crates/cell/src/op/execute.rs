@@ -9,7 +9,7 @@ use warren_proto::{
 };
 
 use crate::budget::Reservation;
-use crate::change::{make, ready};
+use crate::change::{make, prepare};
 use crate::data::cover::cover_replacement;
 use crate::data::read::data_at_hand;
 use crate::event::SlotRef;
@@ -61,7 +61,7 @@ pub(crate) fn run_on_names(
         let planned = op::plan(&mut view, call.request);
         coordinator.steps_up += u64::from(view.steps());
         if let Some(seen) = view.into_seen()
-            && !hold(shards, coordinator, (id, state), seen, planned.as_ref().err(), turn)?
+            && !hold_touched(shards, coordinator, (id, state), seen, planned.as_ref().err(), turn)?
         {
             continue;
         }
@@ -88,7 +88,7 @@ pub(crate) fn run_on_names(
 
 /// Locks everything that a transaction's operation has touched, whether it returned a plan or
 /// stopped. Returns false if the operation must run again under more locks.
-fn hold(
+fn hold_touched(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
     (id, state): (TaskId, &mut TaskState),
@@ -129,7 +129,7 @@ fn get_ready(
         return Ok(Reservation::none());
     }
     let own = own_changes(shards, state.txn.as_deref(), changes);
-    let room = ready(shards, &own, state.client, state, None, turn)?;
+    let room = prepare(shards, &own, state.client, state, None, turn)?;
     if changes.iter().any(|change| replaced_by(change).is_some()) {
         cover_replacements(shards, changes, turn)?;
     }
@@ -191,12 +191,12 @@ fn carry_out(
         coordinator.commit(shards, (id, state), remote, turn);
     }
     let answer = answer(shards, call, &mut plan.reply, opening, turn);
-    let data = data_of(shards, call, &answer, turn);
+    let data = data_len(shards, call, &answer, turn);
     Ok(Some((answer, data)))
 }
 
 /// The data that come with the reply to a request that has opened a file: how many bytes.
-fn data_of(
+fn data_len(
     shards: &Shards,
     NameCall { from, request, .. }: NameCall<'_>,
     answer: &Answer,
@@ -251,7 +251,7 @@ fn answer(
             }
             let leads = (attr.ino, attr.kind);
             if attr.nlink == 0 && !found {
-                return Ok(nameless(leads, opened, turn.waits));
+                return Ok(unnamed_reply(leads, opened, turn.waits));
             }
             let entry = entry(shards, leased, leads, Some(attr), client, turn);
             Ok(Reply::Created { entry, opened: opened.map(Box::new) })
@@ -260,7 +260,7 @@ fn answer(
 }
 
 /// The answer for a new file without a name. It ends if it could not be opened.
-fn nameless((ino, kind): (Ino, FileKind), opened: Option<Opened>, waits: &mut Waits) -> Reply {
+fn unnamed_reply((ino, kind): (Ino, FileKind), opened: Option<Opened>, waits: &mut Waits) -> Reply {
     if opened.is_none() {
         waits.start(Work::Reap { ino });
     }

@@ -41,9 +41,9 @@ pub(super) fn neighbours(view: &mut View<'_>, dir: Ino, name: &FileName) -> Resu
     let mut room = LISTING_MAX - NEIGHBOUR - name.as_bytes().len();
     let mut found = vec![first];
     let here = name_hash(view.volume.secret, name.as_bytes());
-    let (start, end) = group(here, parent.entries);
+    let (start, end) = group_bounds(here, parent.entries);
     for (from, to) in [(here, end), (start, here)] {
-        add(view, dir, (from, to), &mut room, &mut found);
+        add_neighbours(view, dir, (from, to), &mut room, &mut found);
     }
     Ok(Plan::reply(match found.len() {
         1 => plan.reply,
@@ -53,7 +53,7 @@ pub(super) fn neighbours(view: &mut View<'_>, dir: Ino, name: &FileName) -> Resu
 
 /// The first hash of the group of this one, and the first behind it, in a directory of so many
 /// names.
-fn group(hash: u64, names: u64) -> (u64, u64) {
+fn group_bounds(hash: u64, names: u64) -> (u64, u64) {
     let groups = u128::from((names.saturating_add(GROUP / 2) / GROUP).max(1));
     let at = (u128::from(hash) * groups) >> NAME_HASH_BITS;
     let first = |at: u128| (at << NAME_HASH_BITS).div_ceil(groups) as u64;
@@ -61,7 +61,7 @@ fn group(hash: u64, names: u64) -> (u64, u64) {
 }
 
 /// Adds the names with these hashes, from the first to before the last, that fit into `room` bytes.
-fn add(
+fn add_neighbours(
     view: &View<'_>,
     dir: Ino,
     (from, to): (u64, u64),
@@ -108,9 +108,9 @@ mod tests {
         for names in [0, 1, 44, 65, 66, 1000, 1 << 40, u64::MAX] {
             let mut at = 0;
             for _ in 0..100 {
-                let (start, end) = group(at, names);
+                let (start, end) = group_bounds(at, names);
                 assert!(start == at && end > start, "{names}: {start} {at} {end}");
-                assert_eq!(group(end - 1, names), (start, end));
+                assert_eq!(group_bounds(end - 1, names), (start, end));
                 at = end;
                 if at == 1 << NAME_HASH_BITS {
                     break;
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_small_directory_is_one_group() {
-        assert_eq!(group(99, 60), (0, 1 << NAME_HASH_BITS));
-        assert!(group(99, 70) != (0, 1 << NAME_HASH_BITS));
+        assert_eq!(group_bounds(99, 60), (0, 1 << NAME_HASH_BITS));
+        assert!(group_bounds(99, 70) != (0, 1 << NAME_HASH_BITS));
     }
 }

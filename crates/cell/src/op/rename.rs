@@ -44,10 +44,10 @@ pub(super) fn rename(
     }
     view.expect_name(from, from_name)?;
     view.expect_name(dir, name)?;
-    let from_parent = searchable(view, from)?;
-    let to_parent = searchable(view, dir)?;
-    let source = end(view, from, from_parent, from_name)?.ok_or(Errno::ENOENT)?;
-    let target = end(view, dir, to_parent.clone(), name)?;
+    let from_parent = searchable_directory(view, from)?;
+    let to_parent = searchable_directory(view, dir)?;
+    let source = find_end(view, from, from_parent, from_name)?.ok_or(Errno::ENOENT)?;
+    let target = find_end(view, dir, to_parent.clone(), name)?;
     if target.is_some() && flags.contains(RenameFlags::NOREPLACE) {
         return Err(Errno::EEXIST.into());
     }
@@ -70,16 +70,16 @@ pub(super) fn rename(
     let Some(target) = target else {
         view.may_add(&to_parent)?;
         may_change_parent(view, &source, dir)?;
-        return moved(view, &source, (dir, name), None, flags);
+        return plan_move(view, &source, (dir, name), None, flags);
     };
     may_leave(view, &target)?;
     if flags.contains(RenameFlags::EXCHANGE) {
         may_change_parent(view, &source, dir)?;
         may_change_parent(view, &target, from)?;
         for end in [&source, &target].into_iter().filter(|end| end.is_file()) {
-            view.logged(end.ino)?;
+            view.touch_logged(end.ino)?;
         }
-        return Ok(exchange(view, &source, &target));
+        return Ok(plan_exchange(view, &source, &target));
     }
     match (source.is_directory(), target.is_directory()) {
         (true, false) => return Err(Errno::ENOTDIR.into()),
@@ -90,18 +90,18 @@ pub(super) fn rename(
         return Err(Errno::ENOTEMPTY.into());
     }
     if source.is_file() {
-        view.logged(source.ino)?;
+        view.touch_logged(source.ino)?;
     }
-    moved(view, &source, (dir, name), Some(&target), flags)
+    plan_move(view, &source, (dir, name), Some(&target), flags)
 }
 
-fn searchable(view: &mut View<'_>, dir: Ino) -> Result<InodeValue, Stop> {
+fn searchable_directory(view: &mut View<'_>, dir: Ino) -> Result<InodeValue, Stop> {
     let value = view.directory(dir, LockMode::IntentWrite)?;
     permission::check(view.who, &value, EXECUTE)?;
     Ok(value)
 }
 
-fn end<'a>(
+fn find_end<'a>(
     view: &mut View<'_>,
     dir: Ino,
     parent: InodeValue,
@@ -125,7 +125,7 @@ fn check_shape(
     if !source.is_directory() && target.is_none() {
         return Ok(());
     }
-    view.tree()?;
+    view.touch_tree()?;
     if source.is_directory() && view.is_above(source.ino, dir)? {
         return Err(Errno::EINVAL.into());
     }
@@ -152,7 +152,7 @@ fn may_change_parent(view: &View<'_>, end: &End<'_>, parent: Ino) -> Result<(), 
     Ok(())
 }
 
-fn moved(
+fn plan_move(
     view: &mut View<'_>,
     source: &End<'_>,
     (dir, name): (Ino, &FileName),
@@ -165,7 +165,7 @@ fn moved(
         Some(_) => Change::ReplaceEntry { dir, name, ino, kind, now },
         None => Change::AddEntry { dir, name, ino, kind, now },
     }];
-    changes.push(arrival(source, dir, now));
+    changes.push(change_of_inode(source, dir, now));
     let mut reply = Reply::Done;
     if flags.contains(RenameFlags::WHITEOUT) {
         reply = Reply::Entry(leave_whiteout(view, source, &mut changes)?);
@@ -194,7 +194,7 @@ fn leave_whiteout(
     Ok(Entry { ino, kind, lease: None, attr: None })
 }
 
-fn exchange(view: &View<'_>, source: &End<'_>, target: &End<'_>) -> Plan {
+fn plan_exchange(view: &View<'_>, source: &End<'_>, target: &End<'_>) -> Plan {
     let now = view.now;
     let replace = |at: &End<'_>, by: &End<'_>| Change::ReplaceEntry {
         dir: at.dir,
@@ -206,13 +206,13 @@ fn exchange(view: &View<'_>, source: &End<'_>, target: &End<'_>) -> Plan {
     Plan::done(vec![
         replace(target, source),
         replace(source, target),
-        arrival(source, target.dir, now),
-        arrival(target, source.dir, now),
+        change_of_inode(source, target.dir, now),
+        change_of_inode(target, source.dir, now),
     ])
 }
 
 /// The change of the moved inode itself.
-fn arrival(end: &End<'_>, parent: Ino, now: warren_base::Timestamp) -> Change {
+fn change_of_inode(end: &End<'_>, parent: Ino, now: warren_base::Timestamp) -> Change {
     if end.is_directory() && end.dir != parent {
         Change::SetParent { ino: end.ino, parent, now }
     } else {

@@ -115,7 +115,7 @@ impl<'a> View<'a> {
         Ok(())
     }
 
-    fn fetched(&self, key: &LockKey) -> Result<&KeyValue, Stop> {
+    fn fetched_value(&self, key: &LockKey) -> Result<&KeyValue, Stop> {
         match &self.mode {
             Mode::Txn { txn, .. } => txn.values.get(key).ok_or(Stop::Wait(Wait::Remote)),
             Mode::Local => Err(Stop::Wait(Wait::Remote)),
@@ -154,7 +154,7 @@ impl<'a> View<'a> {
         if let Some(shard) = self.shards.local(ino.shard())? {
             return shard.linked_or_open(ino);
         }
-        match self.fetched(&LockKey::Inode(ino))? {
+        match self.fetched_value(&LockKey::Inode(ino))? {
             KeyValue::Inode(value) => Ok(value.clone()),
             _ => Err(Stop::Fail(Errno::EPROTO)),
         }
@@ -201,7 +201,7 @@ impl<'a> View<'a> {
         if let Some(shard) = self.shards.local(dir.shard())? {
             return shard.dentry(self.volume.secret, dir, name);
         }
-        match self.fetched(&key())? {
+        match self.fetched_value(&key())? {
             KeyValue::Name(value) => Ok(*value),
             _ => Err(Stop::Fail(Errno::EPROTO)),
         }
@@ -213,28 +213,28 @@ impl<'a> View<'a> {
         if let (Mode::Local, Some(shard)) = (&self.mode, self.shards.local(shard)?) {
             return Ok(shard.next_ino()?);
         }
-        match self.fetched(&LockKey::New(shard))? {
+        match self.fetched_value(&LockKey::New(shard))? {
             KeyValue::New(ino) if ino.shard() == shard => Ok(*ino),
             _ => Err(Stop::Fail(Errno::EPROTO)),
         }
     }
 
     /// The file takes the name of something else, so its data must be logged before.
-    pub(crate) fn logged(&mut self, ino: Ino) -> Result<(), Stop> {
+    pub(crate) fn touch_logged(&mut self, ino: Ino) -> Result<(), Stop> {
         let key = LockKey::Logged(ino);
         self.touch(|| key.clone(), ino.shard(), LockMode::Write)?;
         // This cell does it with the changes.
         if self.shards.local(ino.shard())?.is_some() {
             return Ok(());
         }
-        match self.fetched(&key)? {
+        match self.fetched_value(&key)? {
             KeyValue::Logged => Ok(()),
             _ => Err(Stop::Fail(Errno::EPROTO)),
         }
     }
 
     /// The right to change the shape of the tree.
-    pub(crate) fn tree(&mut self) -> Result<(), Stop> {
+    pub(crate) fn touch_tree(&mut self) -> Result<(), Stop> {
         self.touch(|| LockKey::Tree, LockKey::Tree.shard(), LockMode::Write)
     }
 

@@ -53,7 +53,7 @@ impl Shard {
         let (_, bucket) = self.xattr_bucket(ino, name)?;
         let new = new.map(|value| Xattr::new(name, value));
         let is_long = new.as_ref().is_some_and(Xattr::is_in_pieces);
-        if new.as_ref().is_some_and(|new| !fits(bucket, new)) {
+        if new.as_ref().is_some_and(|new| !fits_leaf(bucket, new)) {
             return Err(Errno::ENOSPC.into());
         }
         if is_long || self.xattr(ino, name)?.is_some_and(Xattr::is_in_pieces) {
@@ -162,7 +162,7 @@ fn set_pieces(shard: &mut Shard, ino: Ino, hash: u64, value: &[u8]) {
 }
 
 /// Whether the bucket, with this attribute, still fits a leaf.
-fn fits(bucket: &[Xattr], new: &Xattr) -> bool {
+fn fits_leaf(bucket: &[Xattr], new: &Xattr) -> bool {
     let others = bucket.iter().filter(|xattr| xattr.name != new.name);
     let len = others.map(Xattr::encoded_len).sum::<usize>() + new.encoded_len();
     let is_legal =

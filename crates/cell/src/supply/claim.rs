@@ -41,7 +41,7 @@ pub(crate) fn reserve(
             if take_private(shard, state, turn)? {
                 continue;
             }
-            return Err(no_chunk(shard, need, state, turn.chunks));
+            return Err(stop_without_chunk(shard, need, state, turn.chunks));
         }
         if shard.space.open_fullest() {
             continue;
@@ -78,7 +78,7 @@ fn checkpoint_ahead(is_reserve: bool, turn: &mut Turn<'_>) {
 /// No chunk is left that the task may take: what it waits for, or ENOSPC. A task that holds locks
 /// must not wait. Its transaction begins again: with EAGAIN after the next checkpoint, with ENOSPC
 /// also after a cleaning.
-fn no_chunk(shard: &Shard, need: Need, state: &mut TaskState, chunks: &Chunks) -> Stop {
+fn stop_without_chunk(shard: &Shard, need: Need, state: &mut TaskState, chunks: &Chunks) -> Stop {
     // Blocks are kept back for a change that takes none for good. If others use them now, they are
     // free again after the next checkpoint.
     let are_in_use = need.growth != Growth::Grows && shard.is_unsettled();
@@ -148,7 +148,7 @@ pub(crate) fn claim(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_>) -> bool 
 }
 
 /// No chunk is available now for tasks that wait for one.
-pub(crate) fn no_chunk_for(shard: ShardId, waits: &mut Waits) {
+pub(crate) fn signal_no_chunk(shard: ShardId, waits: &mut Waits) {
     for id in waits.take_queue(WaitKey::Chunk(shard)) {
         waits.signal(id).no_chunk = true;
         waits.wake(id);

@@ -8,7 +8,7 @@ use crate::event::{Effect, IoId};
 use crate::frames::io::Purpose;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey, Waits};
-use crate::supply::claim::no_chunk_for;
+use crate::supply::claim::signal_no_chunk;
 use crate::turn::Turn;
 
 /// Begins to reserve the chunks that are wanted.
@@ -35,7 +35,7 @@ pub(crate) fn reserved(
         if batch.any_allocated {
             waits.wake_all(WaitKey::Chunk(shard));
         } else {
-            no_chunk_for(shard, waits);
+            signal_no_chunk(shard, waits);
         }
     }
     waits.wake_all(WaitKey::Allocated);

@@ -9,7 +9,7 @@ use crate::chunks::free::Chunks;
 use crate::event::PeerBody;
 use crate::run::wait::WaitKey;
 use crate::shards::Shards;
-use crate::supply::claim::{claim, no_chunk_for};
+use crate::supply::claim::{claim, signal_no_chunk};
 use crate::supply::host::advance_host;
 use crate::turn::Turn;
 
@@ -59,7 +59,7 @@ pub(crate) fn pool_message(
         turn.chunks.pool.handle(from, message);
         return poll_pool(shards, turn);
     }
-    if !may_be(shards, &message, turn.chunks) {
+    if !is_valid(shards, &message, turn.chunks) {
         return turn.driver.suspect(from);
     }
     turn.chunks.host.arrived(&allocated);
@@ -79,7 +79,7 @@ fn take_marks(message: &mut PoolMessage<u64>) -> Vec<u64> {
 }
 
 /// Whether the chunks and cells that the message names exist, and its chunks are not here already.
-fn may_be(shards: &Shards, message: &PoolMessage<u64>, chunks: &Chunks) -> bool {
+fn is_valid(shards: &Shards, message: &PoolMessage<u64>, chunks: &Chunks) -> bool {
     match message {
         PoolMessage::Welcome { members, .. } | PoolMessage::Ready { members } => {
             members.iter().all(|cell| chunks.has_cell(*cell))
@@ -144,7 +144,7 @@ fn chunk_resolved(shards: &mut Shards, ticket: Ticket, element: Option<u64>, tur
             turn.waits.wake_all(WaitKey::Chunk(shard));
         }
         (Some(chunk), None) => turn.chunks.add(chunk),
-        (None, Some(shard)) => no_chunk_for(shard, turn.waits),
+        (None, Some(shard)) => signal_no_chunk(shard, turn.waits),
         (None, None) => {}
     }
 }

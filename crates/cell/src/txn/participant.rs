@@ -14,11 +14,11 @@ use warren_proto::{Change, KeyValue, LeaseKey, LockKey, LockMode, PeerReply};
 use super::coordinator::unlock;
 use crate::apply::fetch_change;
 use crate::budget::{Growth, Need, Reservation};
-use crate::change::{make, ready};
+use crate::change::{make, prepare};
 use crate::data::cover::cover_replacement;
 use crate::driver::Driver;
 use crate::fleet::Fleet;
-use crate::give_up::of_served;
+use crate::give_up::retain_served;
 use crate::plant::Plant;
 use crate::recall::{recall, recall_names};
 use crate::run::state::TaskState;
@@ -351,12 +351,12 @@ impl Participants {
         state: &mut TaskState,
         turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
-        let changes = of_served(shards, changes.to_vec());
+        let changes = retain_served(shards, changes.to_vec());
         let Some((client, promised)) = self.known.get(&txn).map(Participant::promised) else {
             return Ok(());
         };
         may_make(&changes, turn.fleet)?;
-        let room = ready(shards, &changes, client, state, Some(promised), turn)?;
+        let room = prepare(shards, &changes, client, state, Some(promised), turn)?;
         make(shards, (&changes, false), client, room, turn);
         self.applied.insert(txn);
         self.leave(shards, txn, turn);
@@ -373,12 +373,12 @@ impl Participants {
         state: &mut TaskState,
         turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
-        let changes = of_served(shards, changes.to_vec());
+        let changes = retain_served(shards, changes.to_vec());
         if !self.applied.contains(&txn) {
             may_make(&changes, turn.fleet)?;
             let (client, room) = match self.known.get(&txn).map(Participant::promised) {
                 Some((client, promised)) => {
-                    (client, ready(shards, &changes, client, state, Some(promised), turn)?)
+                    (client, prepare(shards, &changes, client, state, Some(promised), turn)?)
                 }
                 // Copies were recalled when it was prepared, and none was granted since.
                 None => {

@@ -479,7 +479,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/cell/src/op/rename.rs",
         what: "the tree's shape may change while it is looked at",
-        find: "    view.tree()?;\n",
+        find: "    view.touch_tree()?;\n",
         replace: "",
         found_by: MANY_SEEDS,
         is_proven: true,
