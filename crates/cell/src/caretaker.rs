@@ -69,7 +69,7 @@ impl Held {
 
     /// Whether the log must say that the client is gone. It names no client that came later,
     /// because these would fill it.
-    pub(crate) fn names(&self, client: ClientId) -> bool {
+    pub(crate) fn has_client(&self, client: ClientId) -> bool {
         self.lockers.contains(&client) || self.opens.values().any(|(holder, _)| *holder == client)
     }
 
@@ -113,7 +113,7 @@ pub(crate) fn owe(
     if txn.cell != from || !changes.iter().all(is_own) {
         return turn.driver.suspect(from);
     }
-    if participants.was_applied(txn) && !turn.plants(Plant::ForgetOwed) {
+    if participants.note_applied(txn) && !turn.plants(Plant::ForgetOwed) {
         turn.note(&Step::Owed { txn, changes });
         turn.seal();
     }

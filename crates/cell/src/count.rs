@@ -113,13 +113,13 @@ impl Counting {
     }
 
     /// The cells that have not answered the task's question.
-    pub(crate) fn asked(&self) -> impl Iterator<Item = (CellId, Asked)> + '_ {
+    pub(crate) fn open_asks(&self) -> impl Iterator<Item = (CellId, Asked)> + '_ {
         let asks = self.asks.iter();
         asks.flat_map(|(id, ask)| ask.open.iter().map(|cell| (*cell, Asked::Count { ask: id.0 })))
     }
 
     /// Whether the task waits for a count.
-    pub(crate) fn waits(&self, task: TaskId) -> bool {
+    pub(crate) fn is_counting(&self, task: TaskId) -> bool {
         let ask = self.asks.get(&task);
         ask.is_some_and(|ask| !ask.open.is_empty() || ask.host.is_none())
     }
@@ -148,7 +148,7 @@ impl Counting {
             ask.sum = add(ask.sum, count);
         }
         if ask.open.is_empty() && ask.host.is_some() {
-            self.over(tasks, id, waits);
+            self.end_count(tasks, id, waits);
         }
     }
 
@@ -159,10 +159,10 @@ impl Counting {
             ask.host = Some(blocks);
             over.extend(ask.open.is_empty().then_some(*id));
         }
-        over.into_iter().for_each(|id| self.over(tasks, id, waits));
+        over.into_iter().for_each(|id| self.end_count(tasks, id, waits));
     }
 
-    fn over(&mut self, tasks: &Tasks, id: TaskId, waits: &mut Waits) {
+    fn end_count(&mut self, tasks: &Tasks, id: TaskId, waits: &mut Waits) {
         if tasks.get(id).is_some() {
             waits.wake(id);
         } else {

@@ -97,7 +97,7 @@ pub(crate) fn hardened(
 
 /// Everything that was written so far will be durable when the flush is over.
 fn flush(turn: &mut Turn<'_>) -> IoId {
-    turn.log.commits.flushing();
+    turn.log.commits.begin_flush();
     turn.cache.frames.begin_flush();
     let io = turn.cache.io.begin(Purpose::Flush);
     turn.driver.effects.push(Effect::Flush { io });
@@ -184,7 +184,7 @@ pub(crate) fn flush_done(
 
 fn commit_done(goal: Lsn, turn: &mut Turn<'_>) {
     let here = waiting_for_log(turn.log, turn.waits);
-    turn.log.commits.done(goal, here, turn.driver.now.monotonic);
+    turn.log.commits.end_commit(goal, here, turn.driver.now.monotonic);
     answer_peers(None, turn.log, &mut turn.driver);
     turn.waits.wake_all(WaitKey::Durable);
     if turn.log.commits.log_end().is_some_and(|end| end.lsn <= goal) {
@@ -208,7 +208,7 @@ fn flush_failed(errno: Errno, turn: &mut Turn<'_>) -> Vec<(PageNo, FrameNo)> {
     let lost = turn.cache.frames.lose_unflushed();
     turn.log.commits.flush_again();
     if turn.log.is_kept()
-        && let Some(frame) = turn.log.commits.unexamined()
+        && let Some(frame) = turn.log.commits.forget_examination()
     {
         turn.cache.frames.give(frame);
     }

@@ -154,7 +154,7 @@ impl Frames {
     }
 
     /// Whether so many frames can be taken without evicting a page.
-    pub(crate) const fn are_free(&self, count: usize) -> bool {
+    pub(crate) const fn has_free(&self, count: usize) -> bool {
         self.free() >= NODE_FRAMES_MIN + count
     }
 

@@ -44,7 +44,7 @@ pub(crate) fn give_up(shards: &mut Shards, id: ShardId, errno: Errno, turn: &mut
     shard.leases.give_up(&mut turn.sessions.leases);
     for page in shard.pages.drop_all(&mut turn.cache.frames) {
         let after = if page.is_used_by_io() { After::Untag } else { After::Release };
-        turn.log.record.then(after(page.frame));
+        turn.log.record.add_after(after(page.frame));
     }
     turn.waits.wake_all(WaitKey::Frames);
     turn.waits.wake_all(WaitKey::Chunk(id));

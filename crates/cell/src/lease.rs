@@ -67,12 +67,12 @@ impl ClientLeases {
 
     /// Whether the object may be granted: it is not being recalled from any client.
     pub(crate) fn may_grant(&self, key: &LeaseKey) -> bool {
-        !self.recalls.names(key) || self.plant == Some(Plant::GrantDuringRecall)
+        !self.recalls.contains(key) || self.plant == Some(Plant::GrantDuringRecall)
     }
 
     /// Whether the object is being recalled from any client.
     pub(crate) fn is_recalled(&self, key: &LeaseKey) -> bool {
-        self.recalls.names(key)
+        self.recalls.contains(key)
     }
 
     /// A client has read the object. If a recall was sent to it, another must follow that one.
@@ -106,7 +106,7 @@ impl ClientLeases {
         effect: RecallEffect,
     ) -> bool {
         let known = holders.iter().copied();
-        let inherited = self.inherited.of(key).filter(|_| is_inherited);
+        let inherited = self.inherited.clients_of(key).filter(|_| is_inherited);
         let mut free = true;
         for holder in known.chain(inherited).filter(|holder| Some(*holder) != except) {
             free = false;
@@ -124,7 +124,7 @@ impl ClientLeases {
         from: impl Fn(ClientId) -> bool,
     ) -> bool {
         let mut free = true;
-        for client in self.inherited.of(key).filter(|client| from(*client)) {
+        for client in self.inherited.clients_of(key).filter(|client| from(*client)) {
             free = false;
             self.recalls.begin(key, RecallEffect::None, client);
         }
@@ -139,7 +139,7 @@ impl ClientLeases {
     /// Whether a predecessor may have granted the object to the client, or it is being recalled
     /// from the client.
     pub(crate) fn may_hold(&self, key: &LeaseKey, client: ClientId) -> bool {
-        self.recalls.is_from(key, client) || self.inherited.of(key).any(|holder| holder == client)
+        self.recalls.is_from(key, client) || self.inherited.clients_of(key).any(|it| it == client)
     }
 
     /// Whether a client has ever listened for recalls, or has any to receive.

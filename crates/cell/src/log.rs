@@ -93,7 +93,7 @@ impl OpLog {
         self.image.resume(end, memory);
         self.commits.resume();
         if self.is_kept {
-            self.commits.unexamined();
+            self.commits.forget_examination();
         }
     }
 

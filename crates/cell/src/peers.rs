@@ -26,7 +26,7 @@ impl Peers {
         self.all.iter().copied().collect()
     }
 
-    pub(crate) fn are_some_lost(&self) -> bool {
+    pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }
 

@@ -113,7 +113,7 @@ pub(crate) fn take_frames(
     turn: &mut Turn<'_>,
 ) -> bool {
     // Only an eviction could take them.
-    let evicts = !turn.cache.frames.are_free(plan.len());
+    let evicts = !turn.cache.frames.has_free(plan.len());
     let pages = plan.iter().map(|write| (ino, write.page)).filter(|_| evicts);
     let found: Vec<PageNo> =
         pages.filter(|at| shard.pages.pin(*at, &mut turn.cache.frames)).collect();
@@ -171,7 +171,7 @@ pub(crate) fn move_for_change(
     }
     let is_used = shard.pages.move_page(at, new, &mut turn.cache.frames);
     let after = if is_used { After::Untag } else { After::Release };
-    turn.log.record.then(after(page.frame));
+    turn.log.record.add_after(after(page.frame));
     shard.pages.mark_dirty(at, &mut turn.cache.frames);
 }
 
@@ -216,7 +216,7 @@ pub(crate) fn forget_pages(
     let mut unplaced = 0;
     for (number, page) in shard.pages.drop_pages(ino, pages, &mut cache.frames) {
         let after = if page.is_used_by_io() { After::Untag } else { After::Release };
-        log.record.then(after(page.frame));
+        log.record.add_after(after(page.frame));
         let has_block = shard.is_allocated(ino, number);
         unplaced += u64::from(page.state == PageState::Dirty && matches!(has_block, Ok(false)));
     }

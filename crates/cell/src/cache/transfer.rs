@@ -118,7 +118,7 @@ pub(crate) fn write_pages(
     for run in placed.chunk_by(adjacent).flat_map(|run| run.chunks(BLOCKS_MAX)) {
         let io = turn.cache.io.begin(Purpose::WritePages { pages: run.to_vec(), lsn });
         run.iter().for_each(|(at, ..)| shard.pages.start_write(*at, io, &mut turn.cache.frames));
-        turn.log.commits.placing(lsn);
+        turn.log.commits.begin_placing(lsn);
         let frames = run.iter().map(|(_, frame, _)| *frame).collect();
         turn.driver.effects.push(Effect::Write { io, block: run[0].2, frames });
     }

@@ -43,7 +43,7 @@ impl Core {
         if !turn.sessions.clients.expel(client) {
             return;
         }
-        for id in self.tasks.of_client(client) {
+        for id in self.tasks.find_by_client(client) {
             cancel_lock(id, &mut self.shards, turn.sessions);
             if self.tasks.get_mut(id).is_some_and(|task| !task.is_of_txn())
                 && let Some(mut task) = self.tasks.remove(id)
@@ -59,14 +59,14 @@ impl Core {
 
     /// Releases everything of an expelled client, when no task can write to its memory any more.
     pub(super) fn let_go(&mut self, client: ClientId, turn: &mut Turn<'_>) {
-        if !self.tasks.of_client(client).is_empty() {
+        if !self.tasks.find_by_client(client).is_empty() {
             return;
         }
         turn.sessions.clients.remove(client);
         // The log names only clients that have something to lose. Otherwise clients that come and
         // go would fill the log.
         let has_opens = turn.sessions.opens.has_any(client);
-        let is_kept = self.replay.held.names(client) && !turn.plants(Plant::ForgetExpelled);
+        let is_kept = self.replay.held.has_client(client) && !turn.plants(Plant::ForgetExpelled);
         if has_opens || is_kept || turn.sessions.lock_index.has_any(client) {
             turn.note(&Step::Expelled { client });
             self.replay.held.apply(&Step::Expelled { client });
@@ -98,7 +98,7 @@ impl Core {
             self.shards
                 .values_mut()
                 .for_each(|shard| shard.leases.forget_displaced(&sessions.leases));
-            sessions.leases.stamps.displaced_are_forgotten();
+            sessions.leases.stamps.forget_displaced();
         }
     }
 
@@ -114,7 +114,7 @@ impl Core {
         if turn.sessions.clients.end_listening(target, seq) {
             return turn.driver.answer(target, seq, Err(Errno::EINTR));
         }
-        let Some(id) = self.tasks.of_slot(target) else { return };
+        let Some(id) = self.tasks.find_by_slot(target) else { return };
         let Some(task) = self.tasks.get_mut(id) else { return };
         let Work::Request { header, request, .. } = &task.work else { return };
         let granted = task.state.granted || turn.waits.signals_of(id).granted;

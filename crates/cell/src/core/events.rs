@@ -34,14 +34,14 @@ impl Core {
         revoke_late(&mut self.shards, turn);
         self.forget_displaced_leases(turn.sessions);
         turn.waits.wake_all(WaitKey::Turn);
-        if self.replay.frames.are_to_keep() {
+        if self.replay.frames.must_keep() {
             self.replay.frames.keep(turn.cache, &turn.driver);
         }
         let who = match &event {
             Event::Request { from, header, request } => {
-                self.asks(*from, header, Some(request), turn)
+                self.accept_request(*from, header, Some(request), turn)
             }
-            Event::Refuse { from, header } => self.asks(*from, header, None, turn),
+            Event::Refuse { from, header } => self.accept_request(*from, header, None, turn),
             _ => None,
         };
         let mut is_review = false;
@@ -87,16 +87,16 @@ impl Core {
     /// The credentials with which the request is executed, or `None` if it is not executed. A
     /// request that a predecessor has executed is answered from its log. The capability for the
     /// inode that the answer leads to needs the request at hand.
-    pub(super) fn asks(
+    pub(super) fn accept_request(
         &mut self,
         from: SlotRef,
         header: &RequestHeader,
         request: Option<&Request>,
         turn: &mut Turn<'_>,
     ) -> Option<Arc<Credentials>> {
-        let who = turn.sessions.clients.acts_as(from, header)?;
+        let who = turn.sessions.clients.credentials_for(from, header)?;
         // A slot that rings again before it was answered harms only itself.
-        if self.tasks.of_slot(from).is_some() {
+        if self.tasks.find_by_slot(from).is_some() {
             return None;
         }
         if request.is_some_and(|request| {
@@ -133,7 +133,7 @@ impl Core {
 
     pub(super) fn peer(&mut self, from: CellId, message: PeerMessage, turn: &mut Turn<'_>) {
         if !turn.log.image.is_open() {
-            self.replay.early.depends(from, message.lsn);
+            self.replay.early.note_dependency(from, message.lsn);
         } else if !turn.plants(Plant::ForgetDepends) {
             turn.log.depends.receive(from, message.lsn);
         }
@@ -167,7 +167,7 @@ impl Core {
                 }
                 turn.driver.report(Report::Admitted { client });
             }
-            Order::Rule { client, rules } => turn.sessions.clients.rule(client, rules),
+            Order::Rule { client, rules } => turn.sessions.clients.set_rules(client, rules),
             // The log must be replayed first, because it may name the client.
             Order::Expel { client } if !self.replay.is_done() => self.replay.early.expel(client),
             Order::Expel { client } => self.expel(client, turn),
@@ -243,7 +243,7 @@ impl Core {
             }
             Purpose::WritePages { pages, lsn } => {
                 self.pages_written(io, pages, result.is_ok(), turn.cache);
-                turn.log.commits.placed(lsn, result.is_ok());
+                turn.log.commits.end_placing(lsn, result.is_ok());
                 if result.is_err() {
                     hold_log(turn);
                 }
@@ -327,7 +327,7 @@ impl Core {
             Ok(()) => Errno::EIO,
             Err(errno) => errno,
         };
-        let waiting = turn.waits.of_queue(WaitKey::Io(io)).iter();
+        let waiting = turn.waits.tasks_in_queue(WaitKey::Io(io)).iter();
         let mut needed = waiting.filter_map(|id| self.tasks.get(*id)).filter(|it| it.must_go_on());
         let Some(first) = needed.next() else {
             if result.is_ok() {
@@ -338,7 +338,7 @@ impl Core {
         };
         // A checkpoint may fail.
         let may_fail = matches!(first.work, Work::Fix) && needed.next().is_none();
-        match turn.cache.io.unread(block, result.is_err(), turn.driver.now.monotonic) {
+        match turn.cache.io.judge(block, result.is_err(), turn.driver.now.monotonic) {
             Unread::Again => {
                 if result.is_err() {
                     probe(turn.cache, &mut turn.driver);
@@ -379,7 +379,7 @@ fn finish_messages(turn: &mut Turn<'_>) {
         }
     }
     // A message for a lost cell is sent again, if still needed, when its successor has joined.
-    if turn.fleet.peers.are_some_lost() {
+    if turn.fleet.peers.has_lost() {
         let peers = &turn.fleet.peers;
         let is_lost =
             |effect: &Effect| matches!(effect, Effect::Send { to, .. } if peers.is_lost(*to));

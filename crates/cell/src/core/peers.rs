@@ -46,7 +46,7 @@ impl Core {
             }
             PeerRequest::Again { txn, changes } => {
                 let changes = retain_served(shards, changes);
-                self.participants.again(shards, from, (txn, changes), turn);
+                self.participants.make_missing(shards, from, (txn, changes), turn);
             }
             // It is needed only if the first one was lost, which came on the same lane.
             PeerRequest::AllSaid { is_repeated: true } => {
@@ -101,7 +101,7 @@ impl Core {
                 return self.end_recovery_if_complete(turn);
             }
             PeerReply::Unknown { number, missing } => {
-                return self.are_unknown(from, (number, missing), turn);
+                return self.repeat_lost(from, (number, missing), turn);
             }
             PeerReply::Probed { trial } => return turn.report(Report::Answered { trial }),
             PeerReply::Hardened { lsn, result } => return hardened(from, lsn, result, turn),
@@ -134,11 +134,11 @@ impl Core {
         self.overdue.forget(lost);
         // A transaction that still takes its locks cannot be decided. The successor sends its
         // request again.
-        for txn in self.participants.of_cell(lost, true) {
+        for txn in self.participants.txns_of(lost, true) {
             self.leave(txn, turn);
         }
         self.tasks.retain_work(|work| !matches!(work, Work::Peek { from, .. } if *from == lost));
-        for id in self.tasks.with_txn(|txn| txn.rests_on(lost)) {
+        for id in self.tasks.find_by_txn(|txn| txn.rests_on(lost)) {
             let mut task = self.tasks.remove(id).expect("just listed");
             self.coordinator.abort(&mut self.shards, &mut task.state, turn);
             turn.waits.wait_for(WaitKey::Joined(lost), id);
@@ -184,7 +184,7 @@ impl Core {
     /// Other transactions of a predecessor did not happen. A living cell sends this only
     /// to a recovering cell, at which it has no transactions.
     fn all_said(&mut self, from: CellId, turn: &mut Turn<'_>) {
-        for txn in self.participants.of_cell(from, false) {
+        for txn in self.participants.txns_of(from, false) {
             self.leave(txn, turn);
         }
         self.replay.received_all_of(from);

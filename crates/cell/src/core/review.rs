@@ -44,7 +44,7 @@ impl Core {
             self.run_ready(turn);
             turn.report(Report::LostWakeup);
         }
-        let asked = self.asked(turn);
+        let asked = self.open_asks(turn);
         for Inquiry { to, number, about, is_silent } in self.overdue.review(asked) {
             turn.driver.send_request(to, PeerRequest::Inquire { number, about });
             if is_silent {
@@ -55,8 +55,8 @@ impl Core {
 
     /// Other living cells were asked these, and have not answered. Cells that recover are asked
     /// only for what a recovery waits for, and ask only for that: they work on all else afterwards.
-    fn asked(&self, turn: &Turn<'_>) -> BTreeSet<(CellId, Asked)> {
-        let decided = self.coordinator.unacknowledged().chain(self.replay.asked());
+    fn open_asks(&self, turn: &Turn<'_>) -> BTreeSet<(CellId, Asked)> {
+        let decided = self.coordinator.unacknowledged().chain(self.replay.open_asks());
         let chunks = warren_pool::unanswered(&turn.chunks.pool).map(
             |(cell, OfChunks { oldest, search })| {
                 (cell, Asked::Chunks { oldest, search: search.0 })
@@ -78,8 +78,8 @@ impl Core {
     ) -> impl Iterator<Item = (CellId, Asked)> + 'a {
         let undecided = self.participants.undecided();
         let harden = log.depends.open_asks();
-        (self.coordinator.asked(&self.tasks))
-            .chain(self.counting.asked())
+        (self.coordinator.open_asks(&self.tasks))
+            .chain(self.counting.open_asks())
             .chain(self.cleaner.unanswered(fleet.volume.id))
             .chain(harden.map(|(cell, lsn)| (cell, Asked::Harden { lsn })))
             .chain(undecided.map(|txn| (txn.cell, Asked::Decision { txn })))
@@ -148,7 +148,7 @@ impl Core {
     }
 
     /// Another cell knows nothing of these. What is not answered yet was lost, and is repeated.
-    pub(super) fn are_unknown(
+    pub(super) fn repeat_lost(
         &mut self,
         at: CellId,
         (number, missing): (u64, Vec<Asked>),
@@ -157,7 +157,7 @@ impl Core {
         if !self.overdue.replied(at, number) {
             return;
         }
-        let asked = self.asked(turn);
+        let asked = self.open_asks(turn);
         let lost: BTreeSet<_> = missing.into_iter().map(|what| (at, what)).collect();
         let lost: Vec<Asked> = lost.intersection(&asked).map(|(_, what)| what.clone()).collect();
         if lost.is_empty() {
@@ -207,7 +207,7 @@ impl Core {
         let txn = task.state.txn.as_ref().filter(|txn| txn.awaited_cell().is_some());
         txn.is_some_and(|txn| asks(txn.id))
             || (task.state.decided.is_some() && self.coordinator.answers(id))
-            || self.counting.waits(id)
+            || self.counting.is_counting(id)
             || sessions.lock_index.file_of(id).is_some()
     }
 }

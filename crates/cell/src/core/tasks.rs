@@ -495,7 +495,7 @@ impl Core {
     /// Gives up a shard, and wakes the tasks that work there: they get EIO.
     pub(super) fn give_up(&mut self, shard: ShardId, errno: Errno, turn: &mut Turn<'_>) {
         give_up(&mut self.shards, shard, errno, turn);
-        for id in self.tasks.in_shard(shard) {
+        for id in self.tasks.find_by_shard(shard) {
             turn.waits.wake(id);
         }
     }

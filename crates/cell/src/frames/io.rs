@@ -144,7 +144,7 @@ impl Io {
     }
 
     /// The device has refused to read the block, or has returned contents that do not belong there.
-    pub(crate) fn unread(&mut self, block: BlockNo, is_refused: bool, now: Instant) -> Unread {
+    pub(crate) fn judge(&mut self, block: BlockNo, is_refused: bool, now: Instant) -> Unread {
         let (since, times) = self.unread.entry(block).or_insert((now, 0));
         *times += 1;
         if *times < if is_refused { REFUSED_MAX } else { DAMAGED_MAX } {

@@ -55,7 +55,7 @@ impl Inherited {
     }
 
     /// The clients that may hold the object, in order.
-    pub(super) fn of(&self, key: &LeaseKey) -> impl Iterator<Item = ClientId> {
+    pub(super) fn clients_of(&self, key: &LeaseKey) -> impl Iterator<Item = ClientId> {
         self.by_client.iter().filter(|(_, it)| it.has(key)).map(|(client, _)| *client)
     }
 

@@ -87,7 +87,7 @@ impl Queue {
         self.queued.contains(key) || is_sent && self.is_sent(key)
     }
 
-    fn names(&self, key: &LeaseKey) -> bool {
+    fn contains(&self, key: &LeaseKey) -> bool {
         self.is_sent(key) || self.queued.contains(key)
     }
 }
@@ -105,8 +105,8 @@ impl Queues {
         &mut self.0[class as usize]
     }
 
-    fn names(&self, key: &LeaseKey) -> bool {
-        self.get(RecallClass::of(key)).names(key)
+    fn contains(&self, key: &LeaseKey) -> bool {
+        self.get(RecallClass::of(key)).contains(key)
     }
 }
 
@@ -128,13 +128,13 @@ impl Recalls {
     }
 
     /// Whether the object is being recalled from any client.
-    pub(super) fn names(&self, key: &LeaseKey) -> bool {
-        self.by_client.values().any(|queues| queues.names(key))
+    pub(super) fn contains(&self, key: &LeaseKey) -> bool {
+        self.by_client.values().any(|queues| queues.contains(key))
     }
 
     /// Whether the object is being recalled from the client.
     pub(super) fn is_from(&self, key: &LeaseKey, client: ClientId) -> bool {
-        self.by_client.get(&client).is_some_and(|queues| queues.names(key))
+        self.by_client.get(&client).is_some_and(|queues| queues.contains(key))
     }
 
     /// The clients from which the object is being recalled, except `client`.
@@ -144,7 +144,7 @@ impl Recalls {
         client: ClientId,
     ) -> impl Iterator<Item = ClientId> + 'a {
         let others = self.by_client.iter().filter(move |(of, _)| **of != client);
-        others.filter(|(_, queues)| queues.names(key)).map(|(of, _)| *of)
+        others.filter(|(_, queues)| queues.contains(key)).map(|(of, _)| *of)
     }
 
     /// Recalls the object from a client, unless that is under way.
@@ -176,7 +176,7 @@ impl Recalls {
         let mut is_new = false;
         for (_, queues) in self.by_client.iter_mut().filter(|(client, _)| Some(**client) != except)
         {
-            if queues.names(&key) {
+            if queues.contains(&key) {
                 is_new |= queues.get_mut(RecallClass::Pages).awaited.insert(ino);
             }
         }
@@ -187,7 +187,7 @@ impl Recalls {
     /// for pages behind them in the queue.
     pub(super) fn is_awaited(&self, ino: Ino, client: ClientId) -> bool {
         let pages = self.by_client.get(&client).map(|queues| queues.get(RecallClass::Pages));
-        pages.is_some_and(|own| own.names(&LeaseKey::Pages(ino)) && !own.awaited.is_empty())
+        pages.is_some_and(|own| own.contains(&LeaseKey::Pages(ino)) && !own.awaited.is_empty())
     }
 
     /// The next recall to send to `client`, which is listening for the class.
@@ -217,7 +217,7 @@ impl Recalls {
     ) -> Option<Vec<LeaseKey>> {
         let queue = self.by_client.entry(client).or_default().get_mut(class);
         let sent = queue.sent.take_if(|sent| sent.number == number)?;
-        let dropped: Vec<_> = sent.keys.into_iter().filter(|key| !queue.names(key)).collect();
+        let dropped: Vec<_> = sent.keys.into_iter().filter(|key| !queue.contains(key)).collect();
         for key in &dropped {
             if let LeaseKey::Pages(ino) = key {
                 queue.awaited.remove(ino);

@@ -73,7 +73,7 @@ impl ClientWords {
         }
     }
 
-    fn of(&self, WordLease { word, grant }: WordLease) -> Option<&Word> {
+    fn find(&self, WordLease { word, grant }: WordLease) -> Option<&Word> {
         self.words.get(word as usize).filter(|it| it.grant == Some(grant))
     }
 }
@@ -101,13 +101,13 @@ impl Stamps {
 
     /// Whether the client still has this lease.
     pub(crate) fn has(&self, client: ClientId, lease: WordLease) -> bool {
-        self.clients.get(&client).is_some_and(|words| words.of(lease).is_some())
+        self.clients.get(&client).is_some_and(|words| words.find(lease).is_some())
     }
 
     /// As [`Self::has`], for a lease that is granted again.
     pub(crate) fn grants_again(&mut self, client: ClientId, lease: WordLease) -> bool {
         let Some(words) = self.clients.get_mut(&client) else { return false };
-        let has = words.of(lease).is_some();
+        let has = words.find(lease).is_some();
         if has {
             words.words[lease.word as usize].used = true;
         }
@@ -141,7 +141,7 @@ impl Stamps {
     /// Revokes the lease, unless another has displaced it.
     pub(crate) fn revoke(&mut self, client: ClientId, lease: WordLease, memory: &mut dyn Memory) {
         let Some(words) = self.clients.get_mut(&client) else { return };
-        if words.of(lease).is_some() {
+        if words.find(lease).is_some() {
             words.words[lease.word as usize].grant = None;
             words.free.push(lease.word);
             memory.store_word(client, lease.word, 0);
@@ -156,7 +156,7 @@ impl Stamps {
     }
 
     /// Every shard has forgotten the leases that were displaced.
-    pub(crate) const fn displaced_are_forgotten(&mut self) {
+    pub(crate) const fn forget_displaced(&mut self) {
         self.displaced = 0;
     }
 

@@ -195,7 +195,7 @@ impl Commits {
 
     /// The log is that of a caretaker's predecessors, or a flush has failed since its data was
     /// examined. Returns the frame that an earlier examination has used.
-    pub(crate) fn unexamined(&mut self) -> Option<FrameNo> {
+    pub(crate) fn forget_examination(&mut self) -> Option<FrameNo> {
         let frame = self.log_end().and_then(|end| end.block);
         self.data = Data::Unexamined;
         frame
@@ -325,12 +325,12 @@ impl Commits {
     }
 
     /// The record at `lsn` names data whose write begins.
-    pub(crate) fn placing(&mut self, lsn: Lsn) {
+    pub(crate) fn begin_placing(&mut self, lsn: Lsn) {
         *self.placing.entry(lsn).or_default() += 1;
     }
 
     /// Such a write is over. A failed one is repeated elsewhere by a later record.
-    pub(crate) fn placed(&mut self, lsn: Lsn, written: bool) {
+    pub(crate) fn end_placing(&mut self, lsn: Lsn, written: bool) {
         self.data_written |= written;
         if let Some(left) = self.placing.get_mut(&lsn) {
             *left -= 1;
@@ -351,7 +351,7 @@ impl Commits {
     }
 
     /// A flush begins.
-    pub(crate) const fn flushing(&mut self) {
+    pub(crate) const fn begin_flush(&mut self) {
         self.data_written = false;
     }
 
@@ -370,7 +370,7 @@ impl Commits {
     }
 
     /// The commit is over, and `here` tasks and cells wait for it or for the next.
-    pub(crate) fn done(&mut self, goal: Lsn, here: usize, now: Instant) {
+    pub(crate) fn end_commit(&mut self, goal: Lsn, here: usize, now: Instant) {
         self.reached(goal);
         self.state = Commit::Idle;
         (self.crowd.size, self.crowd.took) = (here, now - self.crowd.begun);

@@ -85,7 +85,7 @@ impl Depends {
         for (cell, lsn) in std::mem::take(&mut self.received) {
             self.named.insert(cell, lsn);
             record.note(&Step::Depends { cell, lsn });
-            self.rest(cell, at, lsn);
+            self.depend_on(cell, at, lsn);
         }
     }
 
@@ -93,7 +93,7 @@ impl Depends {
         self.durable.get(&cell).is_some_and(|durable| *durable >= lsn)
     }
 
-    fn rest(&mut self, cell: CellId, at: Lsn, lsn: Lsn) {
+    fn depend_on(&mut self, cell: CellId, at: Lsn, lsn: Lsn) {
         if self.is_durable_there(cell, lsn) {
             return;
         }
@@ -108,7 +108,7 @@ impl Depends {
     }
 
     /// Records depend on another log, as was discovered later.
-    fn rest_too(&mut self, cell: CellId, mut rest: Rest) {
+    fn add_rest(&mut self, cell: CellId, mut rest: Rest) {
         if self.is_durable_there(cell, rest.there) {
             return;
         }
@@ -205,7 +205,7 @@ impl Depends {
         let answered: Vec<Rest> = rests.drain(..answered).collect();
         let (Some(first), Some(last)) = (answered.first(), answered.last()) else { return };
         for (other, there) in frontier {
-            self.rest_too(other, Rest { first: first.first, last: last.last, there });
+            self.add_rest(other, Rest { first: first.first, last: last.last, there });
         }
     }
 

@@ -62,7 +62,7 @@ impl Record {
     }
 
     /// The action is done when the record is in the log.
-    pub(crate) fn then(&mut self, after: After) {
+    pub(crate) fn add_after(&mut self, after: After) {
         self.after.push(after);
     }
 

@@ -116,7 +116,7 @@ impl Damaged {
     }
 
     /// The page had the place `before`, and has another one now.
-    fn is_placed_anew(&mut self, before: Option<Placed>) {
+    fn note_place(&mut self, before: Option<Placed>) {
         if let Some(last) = self.versions.last_mut()
             && matches!(last.source, Source::Tree)
         {
@@ -128,7 +128,7 @@ impl Damaged {
         self.versions.push(Version::new(Source::Tree));
     }
 
-    fn is_zeroed(&mut self, part: &Range<usize>) {
+    fn note_zeroed(&mut self, part: &Range<usize>) {
         self.versions.iter_mut().for_each(|version| version.zeroed.push(part.clone()));
     }
 
@@ -142,12 +142,12 @@ impl Damaged {
                     self.begin_anew(Source::Log(found.bytes[..].into()));
                 }
             }
-            Step::Placed { runs, .. } if runs.iter().any(|run| holds(run, page)) => {
-                self.is_placed_anew(before);
+            Step::Placed { runs, .. } if runs.iter().any(|run| has_page(run, page)) => {
+                self.note_place(before);
             }
             Step::Truncate { size, .. } if *size <= page * BLOCK => self.begin_anew(Source::Tree),
             Step::Truncate { size, .. } if *size < (page + 1) * BLOCK => {
-                self.is_zeroed(&((size % BLOCK) as usize..BLOCK_SIZE));
+                self.note_zeroed(&((size % BLOCK) as usize..BLOCK_SIZE));
             }
             Step::Fallocated { change, size, .. } => {
                 // A change of which parts depend on the size keeps the size.
@@ -156,7 +156,7 @@ impl Damaged {
                     self.begin_anew(Source::Tree);
                 }
                 let cut = change.cut(*size).into_iter().flatten().filter(|(cut, _)| *cut == page);
-                cut.for_each(|(_, part)| self.is_zeroed(&part));
+                cut.for_each(|(_, part)| self.note_zeroed(&part));
             }
             Step::Shared { copy, .. } => {
                 let (_, first, count) = copy.blocks();
@@ -207,8 +207,8 @@ impl Damaged {
                 Source::Place(place) => (*place, false),
                 Source::Tree => match shard.block_state(ino, page)? {
                     BlockState::Placed(place) => (place, true),
-                    BlockState::Unwritten => return self.becomes(Fate::Placed),
-                    BlockState::Hole => return self.becomes(Fate::Hole),
+                    BlockState::Unwritten => return self.set_fate(Fate::Placed),
+                    BlockState::Hole => return self.set_fate(Fate::Hole),
                 },
             };
             match shard.pages.page(self.at, &mut turn.cache.frames) {
@@ -217,7 +217,7 @@ impl Damaged {
                     let bytes = *turn.driver.memory.frame(found.frame);
                     shard.pages.drop_pages(ino, page..=page, &mut turn.cache.frames);
                     if is_in_tree && latest.zeroed.is_empty() && place.checksum != self.checksum {
-                        return self.becomes(Fate::Placed);
+                        return self.set_fate(Fate::Placed);
                     }
                     self.make_again(&bytes, is_in_tree.then_some(place.block), turn);
                     return Ok(());
@@ -239,14 +239,14 @@ impl Damaged {
                         &mut turn.driver,
                     );
                     shard.pages.pin(self.at, &mut turn.cache.frames);
-                    return self.becomes(Fate::Reading);
+                    return self.set_fate(Fate::Reading);
                 }
             }
         }
-        self.becomes(Fate::Hole)
+        self.set_fate(Fate::Hole)
     }
 
-    fn becomes(&mut self, fate: Fate) -> Result<(), Stop> {
+    fn set_fate(&mut self, fate: Fate) -> Result<(), Stop> {
         self.fate = fate;
         Ok(())
     }
@@ -258,7 +258,7 @@ impl Damaged {
 }
 
 /// Whether the run has the page.
-fn holds(run: &Run, page: u64) -> bool {
+fn has_page(run: &Run, page: u64) -> bool {
     page.checked_sub(run.page).is_some_and(|at| at < run.checksums.len() as u64)
 }
 
@@ -277,11 +277,11 @@ impl Discards {
     }
 
     /// All frames were checked.
-    pub(super) fn all_are_known(&mut self) {
+    pub(super) fn sort_pages(&mut self) {
         self.pages.sort_unstable_by_key(|page| (page.at, page.frame));
     }
 
-    fn of_file(&self, ino: Ino) -> Range<usize> {
+    fn range_of(&self, ino: Ino) -> Range<usize> {
         let first = self.pages.partition_point(|page| page.at.0 < ino);
         first..self.pages.partition_point(|page| page.at.0 <= ino)
     }
@@ -296,7 +296,7 @@ impl Discards {
         let Step::Placed { ino, runs, .. } = step else { return Ok(Vec::new()) };
         let Some(shard) = shards.get(&ino.shard()) else { return Ok(Vec::new()) };
         let place = |page: &Damaged| {
-            if !runs.iter().any(|run| holds(run, page.at.1)) {
+            if !runs.iter().any(|run| has_page(run, page.at.1)) {
                 return Ok(None);
             }
             match shard.placed(*ino, page.at.1) {
@@ -305,13 +305,13 @@ impl Discards {
                 place => place,
             }
         };
-        self.pages[self.of_file(*ino)].iter().map(place).collect()
+        self.pages[self.range_of(*ino)].iter().map(place).collect()
     }
 
     /// The step was made. These were the places before it.
     pub(super) fn follow(&mut self, step: &Step, before: &[Option<Placed>]) {
         let Some(ino) = step.inode() else { return };
-        let of_file = self.of_file(ino);
+        let of_file = self.range_of(ino);
         let before = before.iter().copied().chain(std::iter::repeat(None));
         for (page, before) in self.pages[of_file].iter_mut().zip(before) {
             page.follow(step, before);
@@ -393,7 +393,7 @@ impl Discards {
             }
         }
         let dropped = self.pages.iter().filter(|page| page.is_dropped());
-        dropped.for_each(|page| turn.log.record.then(After::Release(page.frame)));
+        dropped.for_each(|page| turn.log.record.add_after(After::Release(page.frame)));
         turn.seal();
         for page in std::mem::take(&mut self.pages) {
             let is_served = shards.serves(page.at.0.shard());

@@ -15,7 +15,7 @@ pub(crate) struct Early {
 }
 
 impl Early {
-    pub(crate) fn request(&mut self, from: CellId, request: PeerRequest) {
+    pub(crate) fn keep_request(&mut self, from: CellId, request: PeerRequest) {
         self.requests.push_back((from, request));
     }
 
@@ -37,7 +37,7 @@ impl Early {
     }
 
     /// A message came that depends on another cell's log up to `lsn`.
-    pub(crate) fn depends(&mut self, cell: CellId, lsn: Lsn) {
+    pub(crate) fn note_dependency(&mut self, cell: CellId, lsn: Lsn) {
         let known = self.points.entry(cell).or_default();
         *known = (*known).max(lsn);
     }

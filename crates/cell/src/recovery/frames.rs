@@ -85,12 +85,12 @@ impl InheritedFrames {
     }
 
     /// Whether no frame may be read into yet.
-    pub(crate) const fn are_to_keep(&self) -> bool {
+    pub(crate) const fn must_keep(&self) -> bool {
         !self.are_kept
     }
 
     /// The next record of the log is replayed.
-    pub(super) fn next_record(&mut self) {
+    pub(super) fn begin_record(&mut self) {
         self.dropped = None;
     }
 
@@ -118,7 +118,7 @@ impl InheritedFrames {
             }
             self.checked += 1;
             if self.checked == turn.cache.frames.count() {
-                self.discards.all_are_known();
+                self.discards.sort_pages();
             }
         }
         Ok(())
@@ -139,7 +139,7 @@ impl InheritedFrames {
     }
 
     /// The record, which ends here, says that these pages were thrown away.
-    pub(super) fn were_thrown_away(&mut self, ino: Ino, pages: &[u64], end: Lsn) {
+    pub(super) fn note_discarded(&mut self, ino: Ino, pages: &[u64], end: Lsn) {
         self.thrown_away.extend(pages.iter().map(|page| ((ino, *page), end)));
     }
 
@@ -178,7 +178,7 @@ impl InheritedFrames {
     ) -> Result<(), Stop> {
         let mut taking = match self.taking.take() {
             Some(taking) => taking,
-            None => self.look_at_all(shards, end, turn)?,
+            None => self.find_dirty(shards, end, turn)?,
         };
         let found = self.find_places(shards, &mut taking, turn.cache, &turn.driver);
         let found = found.and_then(|()| self.discards.restore(shards, turn));
@@ -202,7 +202,7 @@ impl InheritedFrames {
     }
 
     /// Finds the frames that hold dirty pages which count.
-    fn look_at_all(&mut self, shards: &Shards, end: Lsn, turn: &Turn<'_>) -> Result<Taking, Stop> {
+    fn find_dirty(&mut self, shards: &Shards, end: Lsn, turn: &Turn<'_>) -> Result<Taking, Stop> {
         let mut looking = self.looking.take().unwrap_or_else(|| Looking::begin(turn));
         if let Err(wait) = looking.read_sizes(shards, end) {
             self.looking = Some(looking);

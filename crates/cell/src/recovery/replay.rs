@@ -260,7 +260,7 @@ impl Replay {
         if self.is_of_process() {
             self.cut = record.end;
         }
-        self.frames.next_record();
+        self.frames.begin_record();
         for step in &steps {
             if turn.log.is_kept() {
                 self.held.apply(step);
@@ -276,12 +276,12 @@ impl Replay {
                     self.frames.dropped_pages(*ino, copy);
                 }
                 Step::Discarded { ino, holes, replaced, .. } if self.is_of_process() => {
-                    self.frames.were_thrown_away(*ino, holes, record.end);
-                    self.frames.were_thrown_away(*ino, replaced, record.end);
+                    self.frames.note_discarded(*ino, holes, record.end);
+                    self.frames.note_discarded(*ino, replaced, record.end);
                 }
                 Step::Claimed { chunk, .. } => self.claimed.push(*chunk),
                 Step::Owed { txn, .. } if turn.log.is_kept() => {
-                    participants.was_applied(*txn);
+                    participants.note_applied(*txn);
                 }
                 Step::Owed { txn, changes } => self.owed.push((*txn, changes.clone())),
                 Step::Finished { txn } => {
@@ -299,7 +299,7 @@ impl Replay {
                 let from = turn.sessions.answers.insert(request, self.at);
                 self.decided.insert(txn, (from, others));
             }
-            Cause::Applied { txn } => drop(participants.was_applied(txn)),
+            Cause::Applied { txn } => drop(participants.note_applied(txn)),
         }
         Ok(())
     }
@@ -448,7 +448,7 @@ impl Replay {
     }
 
     /// The cells whose `AllSaid` this cell waits for.
-    pub(crate) fn asked(&self) -> impl Iterator<Item = (CellId, Asked)> + '_ {
+    pub(crate) fn open_asks(&self) -> impl Iterator<Item = (CellId, Asked)> + '_ {
         let cells = self.undecided.iter().filter(|_| self.phase == Phase::Exchanging);
         cells.map(|cell| (*cell, Asked::AllSaid))
     }
@@ -479,7 +479,7 @@ impl Replay {
             _ => !self.is_done(),
         };
         if is_early {
-            self.early.request(from, request.clone());
+            self.early.keep_request(from, request.clone());
         }
         is_early
     }

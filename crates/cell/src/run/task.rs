@@ -168,13 +168,13 @@ impl Tasks {
     }
 
     /// The waiting tasks with a transaction for which `wanted` holds.
-    pub(crate) fn with_txn(&self, wanted: impl Fn(&Txn) -> bool) -> Vec<TaskId> {
+    pub(crate) fn find_by_txn(&self, wanted: impl Fn(&Txn) -> bool) -> Vec<TaskId> {
         let is_wanted = |task: &Task| task.state.txn.as_ref().is_some_and(|txn| wanted(txn));
         self.waiting.iter().filter(|(_, task)| is_wanted(task)).map(|(id, _)| *id).collect()
     }
 
     /// The waiting tasks that work in the shard, as far as they name it.
-    pub(crate) fn in_shard(&self, shard: ShardId) -> Vec<TaskId> {
+    pub(crate) fn find_by_shard(&self, shard: ShardId) -> Vec<TaskId> {
         let is_there = |task: &Task| match &task.work {
             Work::Prepare { keys, .. } => keys.iter().any(|(key, _)| key.shard() == shard),
             Work::Request { .. } => {
@@ -187,12 +187,12 @@ impl Tasks {
     }
 
     /// The task that will answer this slot.
-    pub(crate) fn of_slot(&self, slot: SlotRef) -> Option<TaskId> {
+    pub(crate) fn find_by_slot(&self, slot: SlotRef) -> Option<TaskId> {
         if self.by_slot.is_empty() { None } else { self.by_slot.get(&slot).copied() }
     }
 
     /// The waiting tasks that a client's requests started.
-    pub(crate) fn of_client(&self, client: ClientId) -> Vec<TaskId> {
+    pub(crate) fn find_by_client(&self, client: ClientId) -> Vec<TaskId> {
         let slots = [0, u16::MAX].map(|slot| SlotRef { client, slot: SlotNo(slot) });
         self.by_slot.range(slots[0]..=slots[1]).map(|(_, id)| *id).collect()
     }

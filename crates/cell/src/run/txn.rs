@@ -58,7 +58,7 @@ impl Txn {
     }
 
     /// Waits for the answer to a message that is being sent.
-    pub(crate) fn asks(&mut self, awaits: Awaits) {
+    pub(crate) fn await_answer(&mut self, awaits: Awaits) {
         self.awaits = awaits;
         self.messages = self.messages.wrapping_add(1);
     }

@@ -215,7 +215,7 @@ impl Waits {
     }
 
     /// The tasks that wait for this.
-    pub(crate) fn of_queue(&self, key: WaitKey) -> &[TaskId] {
+    pub(crate) fn tasks_in_queue(&self, key: WaitKey) -> &[TaskId] {
         self.queues.get(&key).map_or(&[], Vec::as_slice)
     }
 

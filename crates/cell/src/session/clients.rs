@@ -70,7 +70,7 @@ impl Clients {
 
     /// The credentials with which a request runs. `None` if no requests are accepted from the slot.
     /// Only a front may name a user.
-    pub(crate) fn acts_as(
+    pub(crate) fn credentials_for(
         &self,
         from: SlotRef,
         header: &RequestHeader,
@@ -106,7 +106,7 @@ impl Clients {
     }
 
     /// Other rules hold for the client's requests from now on.
-    pub(crate) fn rule(&mut self, id: ClientId, rules: Rules) {
+    pub(crate) fn set_rules(&mut self, id: ClientId, rules: Rules) {
         if let Some(client) = self.known.get_mut(&id) {
             client.rules = rules;
             self.has_rules = true;

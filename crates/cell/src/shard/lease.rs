@@ -156,7 +156,7 @@ impl ShardLeases {
         effect: RecallEffect,
         clients: &mut ClientLeases,
     ) -> bool {
-        let holders = self.holders.of(key);
+        let holders = self.holders.clients_of(key);
         !clients.has_acknowledged() || clients.recall(key, holders, whom, effect)
     }
 
@@ -193,7 +193,7 @@ impl ShardLeases {
         client: ClientId,
         clients: &ClientLeases,
     ) -> bool {
-        self.holders.of(key).contains(&client) || clients.may_hold(key, client)
+        self.holders.clients_of(key).contains(&client) || clients.may_hold(key, client)
     }
 
     /// The client has acknowledged a recall of the object.

@@ -79,7 +79,7 @@ pub(crate) enum Outcome {
 }
 
 /// Whether the value fits the key.
-const fn is_worth(key: &LockKey, value: &KeyValue) -> bool {
+const fn fits_key(key: &LockKey, value: &KeyValue) -> bool {
     matches!(
         (key, value),
         (LockKey::Tree, KeyValue::Tree)
@@ -227,7 +227,7 @@ impl Coordinator {
             }
             txn.held.extend(keys.iter().cloned());
             txn.participants.insert(owner);
-            txn.asks(Awaits::Prepared(owner));
+            txn.await_answer(Awaits::Prepared(owner));
             self.tasks.insert(txn.id, id);
             let is_privileged = state.is_privileged;
             let prepare = PeerRequest::Prepare { txn: txn.id, client, is_privileged, keys };
@@ -250,7 +250,7 @@ impl Coordinator {
             return Stop::Wait(Wait::Joined(to));
         }
         let txn = state.txn.as_mut().expect("only a transaction peeks");
-        txn.asks(Awaits::Peeked(to, ino));
+        txn.await_answer(Awaits::Peeked(to, ino));
         self.tasks.insert(txn.id, id);
         driver.send_request(to, PeerRequest::Peek { txn: txn.id, ino });
         Stop::Wait(Wait::Registered)
@@ -275,7 +275,7 @@ impl Coordinator {
                 let is_locked =
                     |key: &LockKey| txn.held.contains_key(key) || is_led_to(key, &values);
                 let is_right = |(key, value): &(LockKey, KeyValue)| {
-                    is_own(key) && is_worth(key, value) && is_locked(key)
+                    is_own(key) && fits_key(key, value) && is_locked(key)
                 };
                 if !values.iter().all(is_right) {
                     return turn.driver.suspect(from);
@@ -477,7 +477,7 @@ impl Coordinator {
     }
 
     /// Other cells were asked these, and have not answered.
-    pub(crate) fn asked<'a>(
+    pub(crate) fn open_asks<'a>(
         &'a self,
         tasks: &'a Tasks,
     ) -> impl Iterator<Item = (CellId, Asked)> + 'a {

@@ -85,7 +85,7 @@ fn lease_of(key: &LockKey) -> Option<LeaseKey> {
     }
 }
 
-fn writes(mode: LockMode) -> bool {
+fn is_write(mode: LockMode) -> bool {
     matches!(mode, LockMode::IntentWrite | LockMode::Write)
 }
 
@@ -97,7 +97,7 @@ fn may_make(changes: &[Change], fleet: &Fleet) -> Result<(), Stop> {
 
 impl Participants {
     /// A transaction happened that may not be made here.
-    pub(crate) fn again(
+    pub(crate) fn make_missing(
         &mut self,
         shards: &Shards,
         from: CellId,
@@ -220,7 +220,7 @@ impl Participants {
     ) -> Result<Vec<(LockKey, KeyValue)>, Stop> {
         let mut free = true;
         for (key, mode) in keys {
-            if let Some(lease) = lease_of(key).filter(|_| writes(*mode)) {
+            if let Some(lease) = lease_of(key).filter(|_| is_write(*mode)) {
                 let shard = shards.own(key.shard());
                 free &= recall(shard, &lease, state.client, turn);
                 let kept = [Some(Plant::ForgetRevoke), Some(Plant::RevokeAfterCommit)];
@@ -250,7 +250,7 @@ impl Participants {
                 cover_replacement(shards.own(ino.shard()), *ino, turn)?;
             }
             let shard = &shards[&key.shard()];
-            if let (LockKey::Name(dir, name), true) = (key, writes(*mode))
+            if let (LockKey::Name(dir, name), true) = (key, is_write(*mode))
                 && shard.linked_or_open(*dir)?.is_some()
             {
                 // A decision of the coordinator cannot be refused later.
@@ -297,7 +297,7 @@ impl Participants {
             // The transaction may add an entry if the name does not exist yet.
             let grows = own().any(|(key, mode)| match key {
                 LockKey::New(_) => true,
-                LockKey::Name(dir, name) if writes(*mode) => {
+                LockKey::Name(dir, name) if is_write(*mode) => {
                     !matches!(shard.dentry(turn.fleet.volume.secret, *dir, name), Ok(Some(_)))
                 }
                 _ => false,
@@ -427,7 +427,7 @@ impl Participants {
 
     /// The transactions of a cell that take part here. If `locking`, only those that are not
     /// prepared.
-    pub(crate) fn of_cell(&self, cell: CellId, locking: bool) -> Vec<TxnId> {
+    pub(crate) fn txns_of(&self, cell: CellId, locking: bool) -> Vec<TxnId> {
         let is_wanted = |(txn, participant): &(&TxnId, &Participant)| {
             txn.cell == cell && (!locking || matches!(participant.state, State::Locking(_)))
         };
@@ -504,7 +504,7 @@ impl Participants {
     }
 
     /// The log names the transaction as made here, or as owed. Returns whether that is news.
-    pub(crate) fn was_applied(&mut self, txn: TxnId) -> bool {
+    pub(crate) fn note_applied(&mut self, txn: TxnId) -> bool {
         self.applied.insert(txn)
     }
 

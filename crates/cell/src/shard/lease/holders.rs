@@ -34,7 +34,7 @@ impl Holders {
         self.by_object.contains_key(key)
     }
 
-    pub(super) fn of(&self, key: &LeaseKey) -> &[ClientId] {
+    pub(super) fn clients_of(&self, key: &LeaseKey) -> &[ClientId] {
         self.by_object.get(key).map_or(&[], |holders| holders)
     }
 

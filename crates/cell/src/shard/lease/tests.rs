@@ -338,7 +338,7 @@ fn shards_forget_leases_when_many_were_displaced() {
     assert!(clients.stamps.are_many_displaced());
     shard.forget_displaced(clients);
     full.forget_displaced(clients);
-    clients.stamps.displaced_are_forgotten();
+    clients.stamps.forget_displaced();
     assert_eq!((shard.words.len(), full.words.len()), (LEASE_WORDS, 0), "as many as are valid");
     assert!(!clients.stamps.are_many_displaced());
 }

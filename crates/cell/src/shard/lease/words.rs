@@ -37,7 +37,7 @@ impl Holders {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    fn of_client(&mut self, client: ClientId) -> Option<&mut Holder> {
+    fn find(&mut self, client: ClientId) -> Option<&mut Holder> {
         let mut holders = std::iter::once(&mut self.first).chain(&mut self.others);
         holders.find(|holder| holder.client == client)
     }
@@ -86,7 +86,7 @@ impl Words {
             }
         };
         let holders = holders.get_mut();
-        let lease = match holders.of_client(client) {
+        let lease = match holders.find(client) {
             Some(held) if stamps.grants_again(client, held.lease) => held.lease,
             Some(held) => {
                 held.lease = stamps.grant(client, memory);
