@@ -71,7 +71,7 @@ pub(crate) fn apply(
             {
                 // A replay does not know yet which inodes are open. The end of the inode is a step
                 // of its own.
-                shard.put(Key::orphan(*ino), Value::Orphan);
+                shard.put_record(Key::orphan(*ino), Value::Orphan);
             }
         }
         Step::SetAttr { ino, attributes } => make_set_attr(shard, *ino, *attributes),
@@ -89,7 +89,7 @@ pub(crate) fn apply(
             if mode != Mode::Power {
                 make_wrote(shard, *ino, *size, *blocks, *bits, *now);
             }
-            shard.behind.wrote(*ino, *size);
+            shard.behind.note_write(*ino, *size);
         }
         Step::Placed { ino, runs, cover } => make_placed(shard, *ino, runs, cover, mode, turn)?,
         Step::Inline { ino, pages, cover } => {
@@ -99,12 +99,12 @@ pub(crate) fn apply(
             make_fallocated(shard, *ino, change, blocks, mode, turn)?;
             let blocks = shard.inode_mut(*ino).blocks;
             make_wrote(shard, *ino, *size, blocks, *bits, *now);
-            shard.behind.resized(*ino, *size);
+            shard.behind.note_size(*ino, *size);
         }
         Step::Shared { ino, source, copy, size, blocks, mode: bits, now } => {
             make_shared(shard, (*ino, *source), copy, blocks, mode, turn)?;
             make_wrote(shard, *ino, *size, *blocks, *bits, *now);
-            shard.behind.resized(*ino, *size);
+            shard.behind.note_size(*ino, *size);
         }
         Step::Discarded { ino, generation, blocks, holes, .. } => {
             make_discarded(shard, (*ino, *generation), (*blocks, holes), mode, turn);
@@ -311,10 +311,10 @@ fn make_reaped(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     let belongings = shard.belongings(ino, usize::MAX);
     for (key, value) in belongings.unwrap_or_else(|_| panic!("read in the same go")) {
         shard.free_record(&value);
-        shard.take(&key);
+        shard.take_record(&key);
     }
-    shard.take(&Key::inode(ino));
-    shard.take(&Key::orphan(ino));
+    shard.take_record(&Key::inode(ino));
+    shard.take_record(&Key::orphan(ino));
     shard.inodes = shard.inodes.saturating_sub(1);
     shard.behind.remove(ino);
     forget_pages(shard, ino, 0..=u64::MAX, turn.log, turn.cache);
@@ -398,14 +398,14 @@ pub(crate) fn make_one(shard: &mut Shard, change: &Change, fleet: &Fleet) {
         Change::NewOrphan { ino, new, uid, gid, now } => {
             let mut inode = shard::new_inode(new, *uid, *gid, Ino(0), *now);
             inode.nlink = 0;
-            shard.put(Key::inode(*ino), Value::Inode(Box::new(inode)));
-            shard.put(Key::orphan(*ino), Value::Orphan);
+            shard.put_record(Key::inode(*ino), Value::Inode(Box::new(inode)));
+            shard.put_record(Key::orphan(*ino), Value::Orphan);
             shard.use_sequence(*ino);
             shard.inodes += 1;
         }
         Change::AddLink { ino, now } => {
             if shard.inode_mut(*ino).nlink == 0 {
-                shard.take(&Key::orphan(*ino));
+                shard.take_record(&Key::orphan(*ino));
             }
             let inode = shard.inode_mut(*ino);
             inode.nlink = inode.nlink.saturating_add(1);
@@ -444,13 +444,13 @@ fn inherit(shard: &mut Shard, ino: Ino, lists: [(&[u8], &Option<Acl>); 2], flags
 
 fn make_new_inode(shard: &mut Shard, ino: Ino, inode: Inode, target: &[u8]) {
     let (kind, mtime, ctime) = (inode.kind, inode.mtime, inode.ctime);
-    shard.put(Key::inode(ino), Value::Inode(Box::new(inode)));
+    shard.put_record(Key::inode(ino), Value::Inode(Box::new(inode)));
     if kind == FileKind::Directory {
         let part = Part { entries: 0, subdirs: 0, mtime, ctime };
-        shard.put(Key::part(ino, 0), Value::Part(Box::new(part)));
+        shard.put_record(Key::part(ino, 0), Value::Part(Box::new(part)));
     }
     for (piece, bytes) in target.chunks(TARGET_PIECE).enumerate() {
-        shard.put(Key::target(ino, piece as u64), Value::Target(bytes.into()));
+        shard.put_record(Key::target(ino, piece as u64), Value::Target(bytes.into()));
     }
     shard.use_sequence(ino);
     shard.inodes += 1;

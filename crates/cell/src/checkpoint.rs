@@ -468,8 +468,8 @@ fn end(fleet: &mut Fleet, waits: &mut Waits) {
 fn record_chunks(shard: &mut Shard) {
     while let Some((chunk, used)) = shard.space.next_stale() {
         match used {
-            Some(used) => shard.put(Key::chunk(chunk), Value::Chunk(used)),
-            None => drop(shard.take(&Key::chunk(chunk))),
+            Some(used) => shard.put_record(Key::chunk(chunk), Value::Chunk(used)),
+            None => drop(shard.take_record(&Key::chunk(chunk))),
         }
     }
 }
@@ -478,9 +478,9 @@ fn record_chunks(shard: &mut Shard) {
 fn record_shared(shard: &mut Shard) {
     while let Some((chunk, runs)) = shard.space.sharing.next_stale() {
         if runs.is_empty() {
-            shard.take(&Key::shared(chunk));
+            shard.take_record(&Key::shared(chunk));
         } else {
-            shard.put(Key::shared(chunk), Value::Shared(runs.into()));
+            shard.put_record(Key::shared(chunk), Value::Shared(runs.into()));
         }
     }
 }

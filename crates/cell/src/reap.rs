@@ -38,7 +38,7 @@ pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn
             step(shard, Step::Reaped { ino }, &mut own_room, turn);
         }
         _ => {
-            shard.change(room, |shard| shard.put(Key::orphan(ino), Value::Orphan));
+            shard.change(room, |shard| shard.put_record(Key::orphan(ino), Value::Orphan));
             if may_reap {
                 turn.waits.start(Work::Reap { ino });
             }
@@ -85,7 +85,7 @@ pub(crate) fn reap(
     shard.change(&mut room, |shard| {
         for (key, value) in belongings.into_iter().filter(|(key, _)| key.kind != Kind::Part) {
             shard.free_record(&value);
-            shard.take(&key);
+            shard.take_record(&key);
         }
     });
     forget_pages(shard, ino, 0..=u64::MAX, turn.log, turn.cache);

@@ -105,19 +105,19 @@ impl Shard {
         }
     }
 
-    fn absent(&self, absent: Absent) -> Stop {
+    fn wait_for_node(&self, absent: Absent) -> Stop {
         Stop::Wait(Wait::Node(self.id, absent.0))
     }
 
     fn get(&self, key: &Key) -> Result<Option<&Value>, Stop> {
-        self.tree.get(key).map_err(|absent| self.absent(absent))
+        self.tree.get(key).map_err(|absent| self.wait_for_node(absent))
     }
 
-    pub(crate) fn put(&mut self, key: Key, value: Value) {
+    pub(crate) fn put_record(&mut self, key: Key, value: Value) {
         self.tree.insert(key, value).expect(RESIDENT);
     }
 
-    pub(crate) fn take(&mut self, key: &Key) -> Option<Value> {
+    pub(crate) fn take_record(&mut self, key: &Key) -> Option<Value> {
         self.tree.remove(key).expect(RESIDENT)
     }
 
@@ -138,7 +138,7 @@ impl Shard {
         to: Key,
         visit: impl FnMut(&'a Key, &'a Value) -> ControlFlow<()>,
     ) -> Result<(), Stop> {
-        self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))
+        self.tree.range(from, to, visit).map_err(|absent| self.wait_for_node(absent))
     }
 
     /// Reads the chunk records into `space`. Called until it no longer waits. EIO if the shard was
@@ -170,7 +170,7 @@ impl Shard {
             ControlFlow::Continue(())
         };
         let (from, to) = (Key::shared(0), Key::shared(u64::MAX));
-        self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))?;
+        self.tree.range(from, to, visit).map_err(|absent| self.wait_for_node(absent))?;
         let owned = std::mem::take(&mut self.owned_chunks);
         for (number, used) in chunks {
             owned.binary_search(&number).map_err(|_| Errno::EIO)?;
@@ -311,9 +311,9 @@ impl Shard {
         changed.extend_from_slice(after);
         changed.extend(new.map(|(ino, kind)| Dentry { name: name.as_bytes().into(), ino, kind }));
         if changed.is_empty() {
-            self.take(&key);
+            self.take_record(&key);
         } else {
-            self.put(key, Value::Entries(changed.into()));
+            self.put_record(key, Value::Entries(changed.into()));
         }
         old
     }

@@ -200,7 +200,7 @@ impl Turn<'_> {
 
     /// Whether the log has room for a checkpoint. ENOSPC only if many checkpoints have failed.
     pub(crate) fn check_log(&self) -> Result<(), Errno> {
-        let session = self.sessions.opens.all() + self.sessions.lock_index.count();
+        let session = self.sessions.opens.count() + self.sessions.lock_index.count();
         if self.log.may_checkpoint(session) { Ok(()) } else { Err(Errno::ENOSPC) }
     }
 

@@ -36,7 +36,7 @@ pub(super) fn make_truncated(
         Mode::Power => {
             cut_page(shard, ino, size, turn.cache)?;
             truncate_with_pages(shard, ino, size, now, turn);
-            shard.behind.resized(ino, size);
+            shard.behind.note_size(ino, size);
         }
     }
     Ok(())
@@ -175,7 +175,7 @@ fn catch_up(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Result<(), Stop
         shard.fetch_extents(ino, cut / PAGE, u64::MAX / PAGE)?;
         shard.drop_extents_beyond(ino, cut);
     }
-    shard.behind.cut_made(ino);
+    shard.behind.forget_cut(ino);
     Ok(())
 }
 

@@ -84,9 +84,9 @@ impl Bench {
 /// Puts an inode with all that belongs to it into the shard.
 fn make_inode(shard: &mut Shard, ino: Ino, new: &NewInode) {
     let inode = new_inode(new, 0, 0, Ino::ROOT, NOW);
-    shard.put(Key::inode(ino), Value::Inode(Box::new(inode)));
+    shard.put_record(Key::inode(ino), Value::Inode(Box::new(inode)));
     for (piece, bytes) in new.target.chunks(TARGET_PIECE).enumerate() {
-        shard.put(Key::target(ino, piece as u64), Value::Target(bytes.into()));
+        shard.put_record(Key::target(ino, piece as u64), Value::Target(bytes.into()));
     }
 }
 
@@ -96,7 +96,7 @@ fn a_new_record_takes_no_more_than_its_way_once_more_and_a_root() {
     let mut least_left = u64::MAX;
     for _ in 0..6000 {
         let (key, value) = bench.record();
-        let left = bench.left(Budget::insertion, |shard| shard.put(key, value));
+        let left = bench.left(Budget::insertion, |shard| shard.put_record(key, value));
         least_left = least_left.min(left);
     }
     assert!(bench.shard.tree.height() >= 3);
@@ -115,7 +115,7 @@ fn an_attribute_takes_no_more_than_its_need_though_it_splits_a_leaf_in_three() {
         let insertion = bench.shard.budget().insertion();
         let need = |budget: Budget| budget.xattr(Growth::Grows).blocks;
         let left = bench.left(need, |shard| {
-            shard.put(key, Value::Xattrs([xattr].into()));
+            shard.put_record(key, Value::Xattrs([xattr].into()));
             shard.inode_mut(ino).ctime = NOW;
         });
         split_in_three |= bench.shard.budget().xattr(Growth::Grows).blocks - left > insertion;
@@ -128,7 +128,7 @@ fn a_long_value_takes_no_more_than_its_pieces_need() {
     let mut bench = Bench::new(8);
     for _ in 0..4000 {
         let (key, value) = bench.record();
-        bench.shard.put(key, value);
+        bench.shard.put_record(key, value);
     }
     let names: Vec<_> = (0..60).map(|n| format!("user.{n}")).collect();
     (0..20).for_each(|n| make_inode(&mut bench.shard, Ino(n + 1), &NewInode::regular(0o644)));
@@ -164,7 +164,7 @@ fn names_and_inodes_take_no_more_than_their_changes_need() {
     let dir = Ino(3);
     make_inode(&mut bench.shard, dir, &NewInode::directory(0o755));
     let part = warren_disk::Part { entries: 0, subdirs: 0, mtime: NOW, ctime: NOW };
-    bench.shard.put(Key::part(dir, 0), Value::Part(Box::new(part)));
+    bench.shard.put_record(Key::part(dir, 0), Value::Part(Box::new(part)));
     for (n, name) in names.iter().enumerate() {
         let (ino, kind) = (Ino(10 + n as u64), FileKind::Regular);
         let target = vec![b'x'; if n % 3 == 0 { 4095 } else { 0 }];
@@ -198,9 +198,9 @@ fn names_and_inodes_take_no_more_than_their_changes_need() {
         let ino = Ino(10 + n as u64);
         let reap = |shard: &mut Shard| {
             for (key, _) in shard.belongings(ino, REAP_BATCH).unwrap() {
-                shard.take(&key);
+                shard.take_record(&key);
             }
-            shard.take(&Key::inode(ino));
+            shard.take_record(&Key::inode(ino));
         };
         bench.left(|budget| budget.reap().blocks, reap);
     }
@@ -243,7 +243,7 @@ fn pages_that_split_their_leaves_take_no_more_than_was_promised() {
         let pages = 100;
         for number in 0..pages * step {
             let extent = bench.extent(blocks);
-            bench.shard.put(Key::extent(ino, (number * blocks) as u64), extent);
+            bench.shard.put_record(Key::extent(ino, (number * blocks) as u64), extent);
         }
         bench.write_out();
         bench.shard.inode_mut(ino).size = 1 << 40;

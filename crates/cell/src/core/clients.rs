@@ -72,7 +72,7 @@ impl Core {
             self.replay.held.apply(&Step::Expelled { client });
         }
         for shard in self.shards.values_mut().filter(|_| has_opens) {
-            for handle in shard.opens.handles_of(client) {
+            for handle in shard.opens.handles_of_client(client) {
                 if shard.opens.close(handle, client, &mut turn.sessions.opens) == Ok(true) {
                     let key = LeaseKey::Attr(handle.ino);
                     shard.leases.revoke(&key, &mut turn.sessions.leases, turn.driver.memory);

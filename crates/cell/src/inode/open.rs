@@ -47,8 +47,8 @@ pub(crate) fn open_file(
 /// users must fit a snapshot of the session. Each user has a share of it, however many clients it
 /// has.
 pub(crate) fn check_opens(uid: u32, log: &OpLog, sessions: &Sessions) -> Result<(), Errno> {
-    let all = sessions.opens.all() + sessions.lock_index.count();
-    let own = sessions.opens.of_user(uid) + sessions.lock_index.count_of_user(uid);
+    let all = sessions.opens.count() + sessions.lock_index.count();
+    let own = sessions.opens.count_of_user(uid) + sessions.lock_index.count_of_user(uid);
     if may_take(uid, own, all, log.budget().session_max()) { Ok(()) } else { Err(Errno::ENFILE) }
 }
 
@@ -141,7 +141,7 @@ fn is_direct(shard: &Shard, ino: Ino, access: AccessMode, turn: &Turn<'_>) -> bo
 /// take at most a quarter of the room for open files. (An inode without a name must end with its
 /// last close, so no handle of it is kept.)
 fn may_keep(log: &OpLog, sessions: &Sessions) -> bool {
-    sessions.opens.all() < log.budget().session_max() / KEPT_PART
+    sessions.opens.count() < log.budget().session_max() / KEPT_PART
 }
 
 /// A front's kernel may change the pages of a file that it has open for writing without a request,

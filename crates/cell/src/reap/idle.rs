@@ -23,7 +23,7 @@ pub(crate) fn close_idle(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
         if !turn.sessions.clients.is_known(client) || !turn.driver.memory.is_idle(client, ino) {
             continue;
         }
-        for handle in shard.opens.kept(ino, client) {
+        for handle in shard.opens.kept_handles(ino, client) {
             step(shard, Step::Closed { handle }, &mut Reservation::none(), turn);
         }
         turn.driver.memory.mark_closed(client, ino);

@@ -383,7 +383,7 @@ impl Replay {
             }
             Step::Expelled { client } => {
                 for shard in shards.values_mut() {
-                    for handle in shard.opens.handles_of(*client) {
+                    for handle in shard.opens.handles_of_client(*client) {
                         shard.opens.forget(handle, &mut turn.sessions.opens);
                     }
                 }

@@ -42,12 +42,12 @@ impl Behind {
     }
 
     /// The file was written, and has this size.
-    pub(crate) fn wrote(&mut self, ino: Ino, size: u64) {
+    pub(crate) fn note_write(&mut self, ino: Ino, size: u64) {
         self.files.entry(ino).or_insert(File { cut: u64::MAX, size }).size = size;
     }
 
     /// The file has this size, in a replay after a power failure.
-    pub(crate) fn resized(&mut self, ino: Ino, size: u64) {
+    pub(crate) fn note_size(&mut self, ino: Ino, size: u64) {
         if let Some(file) = self.files.get_mut(&ino) {
             file.size = size;
         }
@@ -75,7 +75,7 @@ impl Behind {
     }
 
     /// The file was truncated to that size.
-    pub(crate) fn cut_made(&mut self, ino: Ino) {
+    pub(crate) fn forget_cut(&mut self, ino: Ino) {
         if let Some(file) = self.files.get_mut(&ino) {
             file.cut = u64::MAX;
         }
@@ -106,14 +106,14 @@ mod tests {
     fn only_a_truncation_cuts_a_file_that_is_behind() {
         let mut behind = Behind::default();
         assert!(!behind.cut(FILE, 0), "it is made at once");
-        behind.wrote(FILE, 20);
+        behind.note_write(FILE, 20);
         assert!(behind.cut(FILE, 30), "an extension");
         assert_eq!(behind.cut_of(FILE), None);
         behind.cut(FILE, 10);
         behind.cut(FILE, 25);
         assert_eq!(behind.cut_of(FILE), Some(10));
-        behind.cut_made(FILE);
-        behind.resized(FILE, 40);
+        behind.forget_cut(FILE);
+        behind.note_size(FILE, 40);
         behind.cut(FILE, 41);
         assert_eq!(behind.cut_of(FILE), None);
     }

@@ -85,7 +85,7 @@ impl Shard {
             ControlFlow::Continue(())
         };
         let to = Key::extent(ino, last.saturating_add(1));
-        self.tree.range(from, to, visit).map_err(|absent| self.absent(absent))
+        self.tree.range(from, to, visit).map_err(|absent| self.wait_for_node(absent))
     }
 
     /// Reads the leaves that a change of these blocks touches.
@@ -174,23 +174,23 @@ impl Shard {
             let blocks = value.file_blocks().unwrap_or(0);
             let before = first.saturating_sub(*at).min(blocks);
             let after = last.saturating_add(1).saturating_sub(*at).min(blocks);
-            records.extend(piece(*at, value, 0, before));
-            records.extend(piece(*at, value, after, blocks));
+            records.extend(piece_of(*at, value, 0, before));
+            records.extend(piece_of(*at, value, after, blocks));
             freed += after - before;
             if let Value::Extent(extent) = value {
                 self.space.free_run(extent.start.offset(before), after - before);
             }
         }
-        old.iter().for_each(|(_, value)| self.no_longer_owes(value));
+        old.iter().for_each(|(_, value)| self.forget_owed(value));
         // Insert before removing: a leaf that lost its last record could vanish, together with the
         // place of a new record.
         old.retain(|(at, _)| records.iter().all(|(new, _)| new != at));
         for (at, value) in records {
-            self.owes(&value);
-            self.put(Key::extent(ino, at), value);
+            self.note_owed(&value);
+            self.put_record(Key::extent(ino, at), value);
         }
         for (at, _) in old {
-            self.take(&Key::extent(ino, at));
+            self.take_record(&Key::extent(ino, at));
         }
         freed
     }
@@ -204,8 +204,8 @@ impl Shard {
             while at <= *hole.end() {
                 let blocks = (hole.end() - at + 1).min(EXTENT_BLOCKS_MAX as u64);
                 let value = Value::Unwritten(blocks as u8);
-                self.owes(&value);
-                self.put(Key::extent(ino, at), value);
+                self.note_owed(&value);
+                self.put_record(Key::extent(ino, at), value);
                 at += blocks;
             }
         }
@@ -274,10 +274,10 @@ impl Shard {
         if let Value::Extent(extent) = value {
             self.space.free_run(extent.start, extent.len());
         }
-        self.no_longer_owes(value);
+        self.forget_owed(value);
     }
 
-    fn owes(&mut self, value: &Value) {
+    fn note_owed(&mut self, value: &Value) {
         if let Value::Unwritten(blocks) = value {
             self.owed.blocks += u64::from(*blocks);
             self.owed.extents += 1;
@@ -285,7 +285,7 @@ impl Shard {
         }
     }
 
-    fn no_longer_owes(&mut self, value: &Value) {
+    fn forget_owed(&mut self, value: &Value) {
         if let Value::Unwritten(blocks) = value {
             // A damaged image may record too little.
             self.owed.blocks = self.owed.blocks.saturating_sub(u64::from(*blocks));
@@ -298,9 +298,9 @@ impl Shard {
     pub(crate) fn record_owed(&mut self) {
         if std::mem::take(&mut self.is_owed_stale) {
             if self.owed == Owed::default() {
-                self.take(&Key::owed());
+                self.take_record(&Key::owed());
             } else {
-                self.put(Key::owed(), Value::Owed(self.owed));
+                self.put_record(Key::owed(), Value::Owed(self.owed));
             }
         }
     }
@@ -345,7 +345,7 @@ pub(crate) fn may_be_copied(
 }
 
 /// Blocks `from..to` of an extent that starts at block `at` of the file, as an extent of their own.
-fn piece(at: u64, whole: &Value, from: u64, to: u64) -> Option<(u64, Value)> {
+fn piece_of(at: u64, whole: &Value, from: u64, to: u64) -> Option<(u64, Value)> {
     if from >= to {
         return None;
     }

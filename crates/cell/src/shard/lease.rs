@@ -183,7 +183,7 @@ impl ShardLeases {
         front: ClientId,
         others: impl Iterator<Item = ClientId>,
     ) -> WaitFor {
-        self.contended.waits(dir, front, others)
+        self.contended.judge(dir, front, others)
     }
 
     /// Whether the client may have a copy of the object.

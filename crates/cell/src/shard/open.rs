@@ -44,7 +44,7 @@ pub(crate) struct Opens {
 }
 
 /// Decrements the count. Returns whether it was the last one.
-fn one_less<K: Hash + Eq>(counts: &mut HashMap<K, u32, FixedState>, key: K) -> bool {
+fn decrement<K: Hash + Eq>(counts: &mut HashMap<K, u32, FixedState>, key: K) -> bool {
     let count = counts.get_mut(&key).expect("an open file is counted");
     *count -= 1;
     let last = *count == 0;
@@ -74,12 +74,12 @@ impl OpenCounts {
         handle
     }
 
-    pub(crate) const fn all(&self) -> usize {
+    pub(crate) const fn count(&self) -> usize {
         self.all
     }
 
     /// The number of files that the user has open.
-    pub(crate) fn of_user(&self, uid: u32) -> usize {
+    pub(crate) fn count_of_user(&self, uid: u32) -> usize {
         self.by_user.get(&uid).map_or(0, |count| *count as usize)
     }
 
@@ -118,12 +118,12 @@ impl OpenCounts {
 
     fn remove(&mut self, ino: Ino, file: &OpenFile) {
         self.all -= 1;
-        one_less(&mut self.by_client, file.client);
-        one_less(&mut self.by_user, file.uid);
+        decrement(&mut self.by_client, file.client);
+        decrement(&mut self.by_user, file.uid);
         if file.access.contains(AccessMode::WRITE) {
-            one_less(&mut self.written, file.client);
+            decrement(&mut self.written, file.client);
         }
-        if file.access.contains(AccessMode::WATCH) && one_less(&mut self.watches, ino) {
+        if file.access.contains(AccessMode::WATCH) && decrement(&mut self.watches, ino) {
             self.watch_changes.push((ino, false));
         }
     }
@@ -171,7 +171,7 @@ impl Opens {
 
     /// Whether there are at least two handles of the inode.
     pub(crate) fn is_open_twice(&self, ino: Ino) -> bool {
-        self.of_inode(ino).len() > 1
+        self.handles_of_inode(ino).len() > 1
     }
 
     /// Closes the handle. Returns whether it was the last one of the inode. EBADF as for
@@ -196,7 +196,7 @@ impl Opens {
     /// The clients that have the inode open, in order, each once.
     pub(crate) fn clients_of(&self, ino: Ino) -> Vec<ClientId> {
         let mut clients: Vec<ClientId> =
-            self.of_inode(ino).iter().map(|handle| self.files[handle].client).collect();
+            self.handles_of_inode(ino).iter().map(|handle| self.files[handle].client).collect();
         clients.sort_unstable();
         clients.dedup();
         clients
@@ -204,26 +204,26 @@ impl Opens {
 
     /// Whether the client has the inode open with all of this access.
     pub(crate) fn has_open(&self, ino: Ino, client: ClientId, access: AccessMode) -> bool {
-        let mut files = self.of_inode(ino).iter().map(|handle| &self.files[handle]);
+        let mut files = self.handles_of_inode(ino).iter().map(|handle| &self.files[handle]);
         files.any(|file| file.client == client && file.access.contains(access))
     }
 
     /// Whether the client has opened the inode on behalf of this user.
     pub(crate) fn is_open_for(&self, ino: Ino, client: ClientId, uid: u32) -> bool {
-        let mut files = self.of_inode(ino).iter().map(|handle| &self.files[handle]);
+        let mut files = self.handles_of_inode(ino).iter().map(|handle| &self.files[handle]);
         files.any(|file| file.client == client && file.uid == uid)
     }
 
     /// The client's handles of the inode that it may have kept, in the order of their opens.
-    pub(crate) fn kept(&self, ino: Ino, client: ClientId) -> Vec<Handle> {
+    pub(crate) fn kept_handles(&self, ino: Ino, client: ClientId) -> Vec<Handle> {
         let is_kept = |handle: &&Handle| {
             let file = &self.files[*handle];
             file.client == client && file.access.contains(AccessMode::KEEP)
         };
-        self.of_inode(ino).iter().filter(is_kept).copied().collect()
+        self.handles_of_inode(ino).iter().filter(is_kept).copied().collect()
     }
 
-    fn of_inode(&self, ino: Ino) -> &[Handle] {
+    fn handles_of_inode(&self, ino: Ino) -> &[Handle] {
         self.by_inode.get(&ino).map_or(&[], |handles| handles)
     }
 
@@ -255,7 +255,7 @@ impl Opens {
     }
 
     /// The handles of a client, in order.
-    pub(crate) fn handles_of(&self, client: ClientId) -> Vec<Handle> {
+    pub(crate) fn handles_of_client(&self, client: ClientId) -> Vec<Handle> {
         let own = self.files.iter().filter(|(_, file)| file.client == client);
         let mut handles: Vec<_> = own.map(|(handle, _)| *handle).collect();
         handles.sort_unstable();

@@ -60,13 +60,13 @@ impl Sharing {
         self.chunks.len()
     }
 
-    fn others(&self, block: BlockNo) -> u16 {
+    fn count_others(&self, block: BlockNo) -> u16 {
         let (number, at) = split(block);
         self.chunks.get(&number).map_or(0, |others| others[at])
     }
 
     pub(crate) fn is_shared(&self, block: BlockNo) -> bool {
-        self.others(block) > 0
+        self.count_others(block) > 0
     }
 
     /// Whether one more place may share each of these blocks.

@@ -78,9 +78,9 @@ impl Shard {
         let others = bucket.iter().filter(|xattr| *xattr.name != *name).cloned();
         let bucket: Box<[Xattr]> = others.chain(new).collect();
         if bucket.is_empty() {
-            self.take(&key);
+            self.take_record(&key);
         } else {
-            self.put(key, Value::Xattrs(bucket));
+            self.put_record(key, Value::Xattrs(bucket));
         }
         if was_long || is_long {
             let pieces = value.filter(|_| is_long).unwrap_or_default();
@@ -155,9 +155,9 @@ fn set_pieces(shard: &mut Shard, ino: Ino, hash: u64, value: &[u8]) {
     // The new value takes the places of the old one. Leaves that become empty vanish, so those of
     // the rest of the old value need no blocks.
     let end = first.sub + value.len().div_ceil(XATTR_PIECE) as u64;
-    old.iter().filter(|key| key.sub >= end).for_each(|key| drop(shard.take(key)));
+    old.iter().filter(|key| key.sub >= end).for_each(|key| drop(shard.take_record(key)));
     for (piece, bytes) in (0..).zip(value.chunks(XATTR_PIECE)) {
-        shard.put(Key::xattr_piece(ino, hash, piece), Value::XattrPiece(bytes.into()));
+        shard.put_record(Key::xattr_piece(ino, hash, piece), Value::XattrPiece(bytes.into()));
     }
 }
 

@@ -13,7 +13,7 @@ struct Count {
 impl Count {
     const NONE: Self = Self { held: 0, waiting: 0 };
 
-    const fn all(self) -> usize {
+    const fn total(self) -> usize {
         self.held + self.waiting
     }
 }
@@ -33,12 +33,12 @@ pub(super) struct Change {
 }
 
 impl Counts {
-    pub(super) const fn all(&self) -> usize {
-        self.all.all()
+    pub(super) const fn total(&self) -> usize {
+        self.all.total()
     }
 
-    pub(super) fn of_user(&self, uid: u32) -> usize {
-        self.by_user.get(&uid).map_or(0, |count| count.all())
+    pub(super) fn count_of_user(&self, uid: u32) -> usize {
+        self.by_user.get(&uid).map_or(0, |count| count.total())
     }
 
     pub(super) fn is_empty(&self) -> bool {

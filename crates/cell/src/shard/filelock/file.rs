@@ -68,7 +68,7 @@ impl<T: Copy> File<T> {
 
     /// Whether the user may have another lock here, or request for one.
     pub(super) fn has_room(&self, uid: u32) -> bool {
-        may_take(uid, self.counts.of_user(uid), self.counts.all(), LOCKS_OF_INODE_MAX)
+        may_take(uid, self.counts.count_of_user(uid), self.counts.total(), LOCKS_OF_INODE_MAX)
     }
 
     /// The client's owners that hold locks of this flavour.

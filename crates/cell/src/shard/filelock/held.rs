@@ -115,7 +115,7 @@ impl Held {
         let taken = self.cut(owner, spec.range, &mut change);
         if spec.lock != LockType::Unlock {
             let held = Rest { end: spec.range.end, lock: spec.lock, pid: spec.pid, uid };
-            self.put_joined(owner, spec.range.start, held, &mut change);
+            self.add_joined(owner, spec.range.start, held, &mut change);
         }
         (change, taken)
     }
@@ -126,17 +126,17 @@ impl Held {
         while let Some((start, held)) = self.own_before(owner, range.end)
             && held.end >= range.start
         {
-            self.take(owner, start);
+            self.remove_own(owner, start);
             change.taken.push(held.uid);
             // From the last to the first.
             taken = Some(ByteRange { start, end: taken.map_or(held.end, |taken| taken.end) });
             // The part behind the range comes first: the part before it starts where this lock did.
             if held.end > range.end {
-                self.put(owner, range.end + 1, held);
+                self.add_own(owner, range.end + 1, held);
                 change.put.push(held.uid);
             }
             if start < range.start {
-                self.put(owner, start, Rest { end: range.start - 1, ..held });
+                self.add_own(owner, start, Rest { end: range.start - 1, ..held });
                 change.put.push(held.uid);
                 break;
             }
@@ -145,7 +145,7 @@ impl Held {
     }
 
     /// Adds a lock, joined with the owner's equal locks that it touches.
-    fn put_joined(&mut self, owner: Owner, mut start: u64, mut held: Rest, change: &mut Change) {
+    fn add_joined(&mut self, owner: Owner, mut start: u64, mut held: Rest, change: &mut Change) {
         let like = |other: &Rest| Rest { end: held.end, ..*other } == held;
         let before = start.checked_sub(1).and_then(|end| {
             self.own_before(owner, end).filter(|(_, other)| other.end == end && like(other))
@@ -154,21 +154,21 @@ impl Held {
             self.own.get(&(owner, next)).filter(|other| like(other)).map(|other| (next, *other))
         });
         for (at, _) in before.into_iter().chain(behind) {
-            self.take(owner, at);
+            self.remove_own(owner, at);
             change.taken.push(held.uid);
         }
         start = before.map_or(start, |(start, _)| start);
         held.end = behind.map_or(held.end, |(_, other)| other.end);
-        self.put(owner, start, held);
+        self.add_own(owner, start, held);
         change.put.push(held.uid);
     }
 
-    fn put(&mut self, owner: Owner, start: u64, held: Rest) {
+    fn add_own(&mut self, owner: Owner, start: u64, held: Rest) {
         self.own.insert((owner, start), held);
         self.kind(held.lock).insert(ByteRange { start, end: held.end }, owner);
     }
 
-    fn take(&mut self, owner: Owner, start: u64) {
+    fn remove_own(&mut self, owner: Owner, start: u64) {
         if let Some(held) = self.own.remove(&(owner, start)) {
             self.kind(held.lock).remove(start, owner);
         }

@@ -43,12 +43,12 @@ impl<T> Default for LockIndex<T> {
 impl<T: Copy + Ord> LockIndex<T> {
     /// The number of locks that are held or waited for.
     pub(crate) const fn count(&self) -> usize {
-        self.counts.all()
+        self.counts.total()
     }
 
     /// The number of these that are the user's.
     pub(crate) fn count_of_user(&self, uid: u32) -> usize {
-        self.counts.of_user(uid)
+        self.counts.count_of_user(uid)
     }
 
     /// Whether the client holds any.

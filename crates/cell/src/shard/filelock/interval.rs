@@ -77,7 +77,7 @@ impl<K: Copy + Ord> Intervals<K> {
 
     /// Removes the key's range that starts there, if there is one.
     pub(crate) fn remove(&mut self, start: u64, key: K) {
-        self.root = self.without(self.root, (start, key));
+        self.root = self.remove_from(self.root, (start, key));
         if self.root.is_none() {
             (self.nodes, self.unused) = (Vec::new(), Vec::new());
         }
@@ -144,12 +144,12 @@ impl<K: Copy + Ord> Intervals<K> {
         if (node.start, node.key) < place {
             let (before, behind) = self.split(node.right, place);
             self.nodes[at as usize].right = before;
-            self.pull(at);
+            self.update_node(at);
             (Some(at), behind)
         } else {
             let (before, behind) = self.split(node.left, place);
             self.nodes[at as usize].left = behind;
-            self.pull(at);
+            self.update_node(at);
             (before, Some(at))
         }
     }
@@ -160,17 +160,17 @@ impl<K: Copy + Ord> Intervals<K> {
         if self.node(left).priority > self.node(right).priority {
             let merged = self.merge(self.node(left).right, behind);
             self.nodes[left as usize].right = merged;
-            self.pull(left);
+            self.update_node(left);
             before
         } else {
             let merged = self.merge(before, self.node(right).left);
             self.nodes[right as usize].left = merged;
-            self.pull(right);
+            self.update_node(right);
             behind
         }
     }
 
-    fn without(&mut self, at: Link, place: (u64, K)) -> Link {
+    fn remove_from(&mut self, at: Link, place: (u64, K)) -> Link {
         let at = at?;
         let node = self.node(at);
         let (left, right, own) = (node.left, node.right, (node.start, node.key));
@@ -179,16 +179,16 @@ impl<K: Copy + Ord> Intervals<K> {
             return self.merge(left, right);
         }
         if place < own {
-            self.nodes[at as usize].left = self.without(left, place);
+            self.nodes[at as usize].left = self.remove_from(left, place);
         } else {
-            self.nodes[at as usize].right = self.without(right, place);
+            self.nodes[at as usize].right = self.remove_from(right, place);
         }
-        self.pull(at);
+        self.update_node(at);
         Some(at)
     }
 
     /// Computes the fields of a node from those of its children.
-    fn pull(&mut self, at: u32) {
+    fn update_node(&mut self, at: u32) {
         let node = self.node(at);
         let mut ends = (node.end, node.key);
         let mut other: Option<End<K>> = None;

@@ -105,7 +105,7 @@ impl Contended {
     /// must be refused: its kernel unlocks the directory, drops its names, and repeats the request.
     /// A program would see the error of a second refusal, so the front with one is spared, unless
     /// the other has one too.
-    pub(super) fn waits(
+    pub(super) fn judge(
         &mut self,
         dir: Ino,
         front: ClientId,
@@ -170,20 +170,20 @@ mod tests {
     #[test]
     fn of_two_fronts_that_wait_for_each_other_the_second_is_refused() {
         let mut contended = begun();
-        assert_eq!(contended.waits(DIR, A, [B].into_iter()), WaitFor::Others);
-        assert_eq!(contended.waits(DIR, B, [A].into_iter()), WaitFor::Refused);
+        assert_eq!(contended.judge(DIR, A, [B].into_iter()), WaitFor::Others);
+        assert_eq!(contended.judge(DIR, B, [A].into_iter()), WaitFor::Refused);
         contended.changed(DIR, Some(A), START);
-        assert_eq!(contended.waits(DIR, B, [A].into_iter()), WaitFor::Others, "A waits no more");
+        assert_eq!(contended.judge(DIR, B, [A].into_iter()), WaitFor::Others, "A waits no more");
     }
 
     #[test]
     fn a_front_is_not_refused_twice() {
         let mut contended = begun();
-        assert_eq!(contended.waits(DIR, A, [B].into_iter()), WaitFor::Others);
-        assert_eq!(contended.waits(DIR, B, [A].into_iter()), WaitFor::Refused);
-        assert_eq!(contended.waits(DIR, B, [A].into_iter()), WaitFor::OthersRefused);
-        assert_eq!(contended.waits(DIR, A, [B].into_iter()), WaitFor::Refused, "it gives way");
-        assert_eq!(contended.waits(DIR, B, [A].into_iter()), WaitFor::Others);
-        assert_eq!(contended.waits(DIR, A, [B].into_iter()), WaitFor::Others, "both were refused");
+        assert_eq!(contended.judge(DIR, A, [B].into_iter()), WaitFor::Others);
+        assert_eq!(contended.judge(DIR, B, [A].into_iter()), WaitFor::Refused);
+        assert_eq!(contended.judge(DIR, B, [A].into_iter()), WaitFor::OthersRefused);
+        assert_eq!(contended.judge(DIR, A, [B].into_iter()), WaitFor::Refused, "it gives way");
+        assert_eq!(contended.judge(DIR, B, [A].into_iter()), WaitFor::Others);
+        assert_eq!(contended.judge(DIR, A, [B].into_iter()), WaitFor::Others, "both were refused");
     }
 }
