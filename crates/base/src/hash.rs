@@ -1,4 +1,5 @@
-//! A hasher without a random seed, for the hash maps of pure crates: the same run makes the same maps.
+//! A hasher without a random seed, for the hash maps of pure crates: the same run makes the same
+//! maps.
 //!
 //! Fast rather than strong: it multiplies and folds one word at a time. Without a seed it is for
 //! keys that no client chooses (allocated numbers). A map whose keys come from clients needs a seed

@@ -1,4 +1,5 @@
-//! Every limit of the system, in one place, with the relations between them checked at compile time.
+//! Every limit of the system, in one place, with the relations between them checked at compile
+//! time.
 
 /// Bytes of a block of the pool device, of a page of file data and of a tree node.
 pub const BLOCK_SIZE: usize = 4096;
@@ -45,7 +46,8 @@ pub const LINK_MAX: u32 = 65_000;
 /// peer may claim any depth. A path of `PATH_MAX` bytes reaches depth 2048.
 pub const DEPTH_MAX: u32 = 1 << 16;
 
-/// Cells of a fleet: one bit each in a 64-bit set, twice the cores of the largest machine we tune for.
+/// Cells of a fleet: one bit each in a 64-bit set, twice the cores of the largest machine we tune
+/// for.
 pub const CELLS_MAX: usize = 64;
 
 /// Default number of shards of a volume, and the maximum for `mkfs`.

@@ -160,7 +160,7 @@ fn measure(
     let workloads: Vec<Measured> =
         compared.map(|(&workload, runs)| runs.compare(workload, &contenders)).collect();
     let means = means(&contenders, &workloads);
-    let (rounds, cells, machine) = (options.rounds, options.cells, Machine::here());
+    let (rounds, cells, machine) = (options.rounds, options.cells, Machine::detect());
     Ok(AppsReport { machine, rounds, cells, left_out, failures, contenders, workloads, means })
 }
 

@@ -193,7 +193,7 @@ fn measure(
         machine::pin(Some(process), cell_cpu)?;
     }
     let mount = {
-        let _pinned = Pinned::here(victim_cpu)?;
+        let _pinned = Pinned::pin(victim_cpu)?;
         KeptMount::new(ground.pool(), scratch.join("mount"))?
     };
     let mut clients = Clients::new(&ground, mount.at(), attacker_cpus)?;
@@ -202,14 +202,14 @@ fn measure(
     let mut costs = costs::Measured::default();
     for _ in 0..options.rounds {
         costs.measure(interruption)?;
-        let _pinned = Pinned::here(victim_cpu)?;
+        let _pinned = Pinned::pin(victim_cpu)?;
         for (pair, periods) in pairs.iter().zip(&mut periods) {
             interruption.check()?;
             clients.measure(*pair, options.period, periods)?;
         }
     }
     Ok(BesideReport {
-        machine: Machine::here(),
+        machine: Machine::detect(),
         rounds: options.rounds,
         period_ms: options.period.as_millis() as u64,
         attackers: ATTACKERS,

@@ -104,14 +104,14 @@ struct Contender {
 /// of a fleet's processes to [`warren_runtime::dispatch`].
 pub fn run(options: &ClientOptions) -> Result<Report, BenchError> {
     let interruption = Interruption::watch()?;
-    let machine = Machine::here();
+    let machine = Machine::detect();
     let (client_cpu, cell_cpu) = machine::places()?;
     let ground = Ground::start(&options.directory, 1)?;
     for process in ground.cell_processes()? {
         machine::pin(Some(process), cell_cpu)?;
     }
     let mut contenders = contenders(ground.pool(), options)?;
-    let _pinned = Pinned::here(client_cpu)?;
+    let _pinned = Pinned::pin(client_cpu)?;
     for (rounds, counts) in [(ROUNDS_BEFORE, false), (options.rounds, true)] {
         for _ in 0..rounds {
             run_round(&mut contenders, options.calls, counts, &interruption)?;

@@ -144,7 +144,7 @@ pub fn run(options: &ClientsOptions) -> Result<ClientsReport, BenchError> {
     // First, while the processes have no memory of earlier clients to use again.
     let footprint = measure_footprint(&mut crowd, &processes, options)?;
     let mut times: Vec<Times> = levels(options.idle);
-    let pinned = Pinned::here(client_cpu)?;
+    let pinned = Pinned::pin(client_cpu)?;
     for round in 0..options.rounds {
         // To and fro, because a change of the number takes long.
         let order: Vec<usize> = match round % 2 {
@@ -166,7 +166,7 @@ pub fn run(options: &ClientsOptions) -> Result<ClientsReport, BenchError> {
     let (cells, idle, rounds, calls) = (options.cells, options.idle, options.rounds, options.calls);
     let (slots, leases) = (ConnectOptions::SMALL.slots, crowd.leases());
     let (null, admission) = results(&times);
-    let machine = Machine::here();
+    let machine = Machine::detect();
     Ok(ClientsReport {
         machine,
         cells,

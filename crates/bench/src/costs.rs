@@ -39,7 +39,7 @@ impl Measured {
     /// Adds a batch of each.
     pub(crate) fn measure(&mut self, interruption: &Interruption) -> Result<(), BenchError> {
         let cpus = machine::places()?;
-        let _pinned = Pinned::here(cpus.0)?;
+        let _pinned = Pinned::pin(cpus.0)?;
         let getppid = |_| {
             std::hint::black_box(rustix::process::getppid());
             Ok::<_, BenchError>(())

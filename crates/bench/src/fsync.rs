@@ -143,7 +143,7 @@ pub fn run(options: &FsyncOptions) -> Result<FsyncReport, BenchError> {
             }
         }
     }
-    let machine = Machine::here();
+    let machine = Machine::detect();
     let names: Vec<&str> = contenders.iter().map(|contender| contender.name()).collect();
     let widths = (0..WIDTHS.len()).map(|at| result(at, &names, &measured, options)).collect();
     let (on, rounds, calls) = (options.on, options.rounds, options.calls);

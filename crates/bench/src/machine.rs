@@ -19,7 +19,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    pub fn here() -> Self {
+    pub fn detect() -> Self {
         // Only for the report: what cannot be read stays empty.
         let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let line = |name: &str| processors.lines().find(|line| line.starts_with(name));
@@ -55,7 +55,7 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    pub(crate) fn here(cpu: usize) -> Result<Self, BenchError> {
+    pub(crate) fn pin(cpu: usize) -> Result<Self, BenchError> {
         let before = sched_getaffinity(None).map_err(system("ask for this thread's processors"))?;
         pin(None, cpu)?;
         Ok(Self { before })
@@ -89,7 +89,7 @@ mod tests {
     fn a_pinned_thread_is_free_again_afterwards() {
         let before = sched_getaffinity(None).expect("affinity");
         let (cpu, _) = places().expect("places");
-        let pinned = Pinned::here(cpu).expect("pin");
+        let pinned = Pinned::pin(cpu).expect("pin");
         assert_eq!(sched_getaffinity(None).expect("affinity").count(), 1);
         drop(pinned);
         assert_eq!(sched_getaffinity(None).expect("affinity"), before);

@@ -166,7 +166,7 @@ fn measure(
         None
     };
     let (rounds, calls) = (options.rounds, options.calls);
-    Ok(MicroReport { machine: Machine::here(), rounds, calls, left_out, idle, traffic, busy })
+    Ok(MicroReport { machine: Machine::detect(), rounds, calls, left_out, idle, traffic, busy })
 }
 
 /// A contender and the programs on it, which end first.

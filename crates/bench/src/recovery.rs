@@ -115,7 +115,7 @@ pub fn run(options: &RecoveryOptions) -> Result<RecoveryReport, BenchError> {
     interruption.check()?;
     let fleet = kill_fleet(options)?;
     let (cells, log_bytes) = (options.cells, options.log_bytes);
-    Ok(RecoveryReport { machine: Machine::here(), cells, log_bytes, cell, fleet })
+    Ok(RecoveryReport { machine: Machine::detect(), cells, log_bytes, cell, fleet })
 }
 
 fn failed(call: &'static str) -> impl FnOnce(Errno) -> BenchError {

@@ -141,7 +141,7 @@ fn measure(
         let batches = measure_one(operation, &mut subjects, options, interruption)?;
         operations.push(Scaled { operation, subjects: curves(&subjects, &batches) });
     }
-    let (machine, programs) = (Machine::here(), options.programs.clone());
+    let (machine, programs) = (Machine::detect(), options.programs.clone());
     let (rounds, calls) = (options.rounds, options.calls);
     Ok(ScaleReport { machine, rounds, calls, left_out, programs, operations })
 }

@@ -76,7 +76,7 @@ pub struct SpaceReport {
 pub fn run(options: &SpaceOptions) -> Result<SpaceReport, BenchError> {
     namespace::run_inside(&options.directory, |scratch, interruption| {
         let mut report =
-            SpaceReport { machine: Machine::here(), filled: Vec::new(), churned: Vec::new() };
+            SpaceReport { machine: Machine::detect(), filled: Vec::new(), churned: Vec::new() };
         for &bytes in &options.sizes {
             let fleets = options.cells.iter().map(|&cells| Some(cells));
             for cells in fleets.chain([None]) {

@@ -174,7 +174,14 @@ fn measure(
     }
     let (rows, failures) = (bench.rows, bench.failures);
     let (seed, times) = (options.seed, options.times);
-    Ok(StopsReport { machine: Machine::here(), costs: costs.costs(), seed, times, rows, failures })
+    Ok(StopsReport {
+        machine: Machine::detect(),
+        costs: costs.costs(),
+        seed,
+        times,
+        rows,
+        failures,
+    })
 }
 
 struct Bench<'a> {

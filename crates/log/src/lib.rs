@@ -1,8 +1,9 @@
 //! The log: events of the processes of a fleet and of a mount.
 //!
 //! ```text
-//! tracing::warn!(..) ─ events ─▶ a line in a pipe ─▶ recorder ─ sink ─▶ standard error | file | journal
-//!  any process         one pipe a process            a thread of the process that started it
+//! tracing::warn!(..) ─ events ─▶ a line in a pipe ─▶ recorder ─ sink ─▶ standard error,
+//!  any process         one pipe a process            a thread of         a file, or the
+//!                                                    its parent          journal
 //! ```
 //!
 //! A process writes whole lines (at most `PIPE_BUF` bytes) into a pipe that never blocks it: a line

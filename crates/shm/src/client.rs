@@ -482,7 +482,7 @@ mod tests {
         raw.store32(LINES + PAYLOAD_LEN, PAYLOAD_MAX as u32 + 1, Relaxed);
         assert!(reader.take(CELL, SlotNo(0), 0, &mut body).is_err());
         raw.store64(LINES + POSTED, u64::MAX, Relaxed);
-        assert_eq!(reader.take(CELL, SlotNo(0), 0, &mut body), Ok(None), "nobody's");
+        assert_eq!(reader.take(CELL, SlotNo(0), 0, &mut body), Ok(None), "no request");
         raw.store64(DOORBELLS, u64::MAX, Relaxed);
         assert_eq!(
             reader.rung(CellId(0), &mut Doorbell::default()),

@@ -137,7 +137,8 @@ unsafe fn words_to_shared(from: &[u8], into: *mut u8) {
 #[cfg(target_arch = "x86_64")]
 unsafe fn string_copy(from: *const u8, into: *mut u8, len: usize) {
     // SAFETY: reads and writes exactly the ranges that the caller vouches for; the direction flag
-    // is clear at every boundary of the ABI. Without `nomem` the compiler keeps its order around it.
+    // is clear at every boundary of the ABI. Without `nomem` the compiler keeps its order around
+    // it.
     unsafe {
         core::arch::asm!(
             "rep movsb",

@@ -14,6 +14,7 @@ mod decisions;
 mod docs;
 mod exceptions;
 mod finding;
+mod functions;
 mod layers;
 mod length;
 mod modules;
@@ -74,6 +75,7 @@ fn excesses(root: &Path, files: &[PathBuf], sources: &[Source]) -> (Vec<Excess>,
     let (crates, unreadable) = Crate::all(sources);
     let mut excesses = circles::check(&crates);
     excesses.extend(types::check(&crates));
+    excesses.extend(functions::check(&crates));
     excesses.extend(length::check_shipped(sources));
     excesses.extend(columns::check(sources));
     excesses.extend(openings::check(sources));

@@ -162,7 +162,7 @@ impl Plan {
     }
 
     fn mix(workload: Workload) -> Self {
-        let phase = |phase: &str| Step::own(mix::ROLE, &format!("{workload} {phase} files"));
+        let phase = |phase: &str| Step::of_program(mix::ROLE, &format!("{workload} {phase} files"));
         Self {
             before: vec![Step::new("mkdir files"), phase("prepare")],
             timed: vec![phase("run")],

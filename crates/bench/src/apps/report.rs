@@ -136,7 +136,7 @@ pub(super) mod tests {
         ];
         let means: Vec<Mean> = means(&contenders, &workloads);
         AppsReport {
-            machine: Machine { processor: "A <processor> & more".to_owned(), ..Machine::here() },
+            machine: Machine { processor: "A <processor> & more".to_owned(), ..Machine::detect() },
             rounds: 2,
             cells: 1,
             left_out: vec!["xfs: this kernel has no xfs".to_owned()],

@@ -41,7 +41,7 @@ impl Step {
     }
 
     /// This program in that role, with words separated by spaces.
-    pub(super) fn own(role: &'static str, line: &str) -> Self {
+    pub(super) fn of_program(role: &'static str, line: &str) -> Self {
         let arguments = line.split_ascii_whitespace().map(str::to_owned).collect();
         Self { program: Program::Own(role), arguments }
     }
@@ -176,6 +176,6 @@ mod tests {
         let step = Step::new("sqlite3 db").argument("select 1");
         assert_eq!(step.name(), "sqlite3 db select 1");
         assert_eq!(step.arguments, ["db", "select 1"]);
-        assert_eq!(Step::own("__role", "varmail x").name(), "varmail x");
+        assert_eq!(Step::of_program("__role", "varmail x").name(), "varmail x");
     }
 }

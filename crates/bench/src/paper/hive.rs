@@ -151,7 +151,7 @@ fn measure(
         costs.measure(interruption)?;
     }
     let mut report = HiveReport {
-        machine: Machine::here(),
+        machine: Machine::detect(),
         costs: costs.costs(),
         rounds: options.rounds,
         requests: None,

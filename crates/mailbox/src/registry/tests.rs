@@ -44,7 +44,7 @@ fn only_registrants_that_admit_the_sender_are_offered() {
     assert!(registry.admits(second, theirs), "the other capability stays");
     registry.grant(second, ours).unwrap();
     assert!(registry.resolve(&inbox, ours, None).is_ok());
-    assert_eq!(registry.resolve(&name("/nobody"), ours, None), Err(ResolveError::Unknown));
+    assert_eq!(registry.resolve(&name("/absent"), ours, None), Err(ResolveError::Unknown));
 }
 
 #[test]

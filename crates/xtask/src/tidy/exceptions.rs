@@ -27,6 +27,8 @@ pub(super) enum Rule {
     Openings,
     /// Citations of a page that is not in the repository.
     Citations,
+    /// Functions of a crate whose names have neither a verb nor a noun.
+    Functions,
     /// Words and names that we do not use, of a crate or of all documents.
     Words,
     /// Numbers of a file that limit something and have no name.
@@ -90,12 +92,10 @@ const KNOWN: &[Exception] = &[
     except(Rule::Fields, "sim::Mix", 27),
     except(Rule::Fields, "sim::Swarm", 38),
     except(Rule::Methods, "sim::State", 70),
-    except(Rule::Columns, "base", 3),
-    except(Rule::Columns, "log", 1),
-    except(Rule::Columns, "shm", 1),
     except(Rule::Openings, "interpose", 121),
-    except(Rule::Words, "mailbox", 1),
-    except(Rule::Words, "shm", 1),
+    except(Rule::Functions, "affinity", 1),
+    except(Rule::Functions, "client", 1),
+    except(Rule::Functions, "interpose", 24),
     except(Rule::Words, "xtask", 1),
 ];
 

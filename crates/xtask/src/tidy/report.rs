@@ -32,6 +32,7 @@ fn title(rule: Rule) -> &'static str {
         Rule::Columns => "wide comments",
         Rule::Openings => "fragments in doc comments",
         Rule::Citations => "citations of a missing page",
+        Rule::Functions => "functions without a verb or a noun",
         Rule::Words => "words",
         Rule::Capacities => "numbers without a name",
     }
@@ -41,7 +42,7 @@ fn lines(excess: &Excess) -> Vec<String> {
     match excess.rule {
         Rule::Words | Rule::Citations | Rule::Openings | Rule::Columns => counts(excess),
         Rule::Circles => excess.found.iter().map(|it| it.what.replace("\n", "\n    ")).collect(),
-        Rule::Fields | Rule::Methods | Rule::Lines | Rule::Capacities => {
+        Rule::Fields | Rule::Methods | Rule::Lines | Rule::Functions | Rule::Capacities => {
             excess.found.iter().map(ToString::to_string).collect()
         }
     }

@@ -45,7 +45,7 @@ pub(super) fn run(directory: &Path, thread: u32) -> io::Result<()> {
     for _ in 0..LOOPS {
         mailbox.replace()?;
         mailbox.extend()?;
-        let mail = mailbox.any();
+        let mail = mailbox.draw_mail();
         mailbox.read(mail)?;
     }
     Ok(())
@@ -61,7 +61,7 @@ impl<'a> Mailbox<'a> {
 
     /// A mail is removed, and another one arrives.
     fn replace(&mut self) -> io::Result<()> {
-        let mail = self.any();
+        let mail = self.draw_mail();
         fs::remove_file(self.path(mail))?;
         let length = length(&mut self.rng);
         self.lengths[mail] = length;
@@ -72,7 +72,7 @@ impl<'a> Mailbox<'a> {
 
     /// A mail is read and gets an addition.
     fn extend(&mut self) -> io::Result<()> {
-        let mail = self.any();
+        let mail = self.draw_mail();
         self.read(mail)?;
         let addition = length(&mut self.rng);
         self.lengths[mail] += addition;
@@ -86,7 +86,7 @@ impl<'a> Mailbox<'a> {
         read_whole(&path, self.lengths[mail], byte, &mut self.buffer)
     }
 
-    fn any(&mut self) -> usize {
+    fn draw_mail(&mut self) -> usize {
         self.rng.below(u64::from(MAILS)) as usize
     }
 

@@ -60,7 +60,7 @@ pub(super) fn measure(
     let cpus = places()?;
     let ground = Ground::start(scratch, 1)?;
     let mut client = Client::new(&ground)?;
-    let _pinned = Pinned::here(cpus.0)?;
+    let _pinned = Pinned::pin(cpus.0)?;
     for process in ground.cell_processes()? {
         pin(Some(process), cpus.1)?;
     }
