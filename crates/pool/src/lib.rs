@@ -26,9 +26,8 @@
 //! miss its elements, and report an empty pool too early.
 //!
 //! The cells use one algorithm, with members that are known from the start or rejoin.
-//! [`Pool::leave`], [`Pool::peer_died`], [`Pool::peer_gone`], [`Pool::locality`] and the other
-//! algorithms have no user yet: they are what a fleet that changes its size, and cells with several
-//! threads, need next.
+//! [`Pool::leave`], [`Pool::peer_died`], [`Pool::peer_gone`] and the other algorithms have no user
+//! yet: they are what a fleet that changes its size, and cells with several threads, need next.
 //!
 //! This crate is pure: no thread, no clock, no I/O, no chance.
 
@@ -47,7 +46,7 @@ mod tuning;
 pub use lost::{exchanged, inquired, takes, unanswered};
 pub use message::{Effect, Inquiry, PoolMessage, SearchNo, Ticket};
 pub use shard::{Get, NotMember, Pool};
-pub use tuning::{Algorithm, DISTANCE_DEFAULT, Tuning};
+pub use tuning::{Algorithm, Tuning};
 
 #[cfg(test)]
 mod tests;

@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use warren_base::CellId;
 
-use crate::DISTANCE_DEFAULT;
-
 /// The stages of a shard's life, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
@@ -34,7 +32,6 @@ impl Phase {
 /// The state of another shard, as far as it is known here.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer<T> {
-    pub distance: u32,
     /// It knows this shard.
     pub welcomed: bool,
     /// It receives elements.
@@ -57,7 +54,6 @@ pub(crate) struct Peer<T> {
 impl<T> Peer<T> {
     pub(crate) fn new() -> Self {
         Self {
-            distance: DISTANCE_DEFAULT,
             welcomed: false,
             ready: false,
             leaving: false,
@@ -89,20 +85,16 @@ impl<T> Peer<T> {
 #[derive(Clone, Debug)]
 pub(crate) struct PeerShards<T> {
     known: BTreeMap<CellId, Peer<T>>,
-    /// Distances that the caller has set, also of cells that are not known yet.
-    distances: BTreeMap<CellId, u32>,
 }
 
 impl<T> PeerShards<T> {
     pub(crate) const fn new() -> Self {
-        Self { known: BTreeMap::new(), distances: BTreeMap::new() }
+        Self { known: BTreeMap::new() }
     }
 
     /// The entry of `cell`, which is made if there is none.
     pub(crate) fn meet(&mut self, cell: CellId) -> &mut Peer<T> {
-        let distance = self.distances.get(&cell).copied().unwrap_or(DISTANCE_DEFAULT);
-        let unknown = || Peer { distance, ..Peer::new() };
-        self.known.entry(cell).or_insert_with(unknown)
+        self.known.entry(cell).or_insert_with(Peer::new)
     }
 
     /// Makes `cell` a member without a handshake.
@@ -145,17 +137,6 @@ impl<T> PeerShards<T> {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (CellId, &Peer<T>)> {
         self.known.iter().map(|(cell, peer)| (*cell, peer))
-    }
-
-    pub(crate) fn set_distance(&mut self, cell: CellId, distance: u32) {
-        self.distances.insert(cell, distance);
-        if let Some(peer) = self.known.get_mut(&cell) {
-            peer.distance = distance;
-        }
-    }
-
-    pub(crate) fn distance(&self, cell: CellId) -> u32 {
-        self.known.get(&cell).map_or(DISTANCE_DEFAULT, |peer| peer.distance)
     }
 
     /// Whether elements can be sent to `cell`.

@@ -50,13 +50,12 @@ impl<T: Clone> Pool<T> {
         self.pull_or_check();
     }
 
-    /// The center first if there is one, else the nearest, and among those equally near in turn.
+    /// The center first if there is one, and the others in turn.
     fn asking_order(&self) -> Vec<CellId> {
         let mut order: Vec<CellId> = self.members().collect();
         let centralized = self.algorithm == Algorithm::Centralized;
-        let away =
-            |cell: &CellId| (centralized && *cell != self.center, self.peers.distance(*cell));
-        order.sort_by_key(|cell| (away(cell), *cell < self.ask_first, *cell));
+        let is_later = |cell: CellId| centralized && cell != self.center;
+        order.sort_by_key(|cell| (is_later(*cell), *cell < self.ask_first, *cell));
         order
     }
 

@@ -46,7 +46,7 @@ pub struct Pool<T> {
     pub(crate) search: Option<Search>,
     pub(crate) deferred: Vec<Question>,
     pub(crate) last_search: SearchNo,
-    /// Among peers of one distance, this or the next one after is asked first.
+    /// This peer, or the next one after it, is asked first.
     pub(crate) ask_first: CellId,
     /// The same for sending.
     pub(crate) send_first: CellId,
@@ -180,12 +180,6 @@ impl<T: Clone> Pool<T> {
     /// Elements in this shard.
     pub fn local_size(&self) -> u64 {
         self.elements.len() as u64
-    }
-
-    /// A hint: how far away `cell` is, [`DISTANCE_DEFAULT`](crate::DISTANCE_DEFAULT) if never set.
-    /// Nearer shards are asked first.
-    pub fn locality(&mut self, cell: CellId, distance: u32) {
-        self.peers.set_distance(cell, distance);
     }
 
     /// The elements of this shard.

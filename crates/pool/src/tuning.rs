@@ -40,9 +40,6 @@ impl Algorithm {
     }
 }
 
-/// The distance of a cell unless it is set (thesis, section 4.2.3).
-pub const DISTANCE_DEFAULT: u32 = 10_000;
-
 /// The numbers of the thesis, which were tuned for 4 KiB pages. A pool of larger elements needs
 /// smaller numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

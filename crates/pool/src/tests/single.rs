@@ -99,17 +99,6 @@ fn distributed_fetches_one_and_bulk_fetches_many() {
 }
 
 #[test]
-fn nearer_shards_are_asked_first() {
-    let (mut a, mut b, mut c) = trio(Algorithm::Bulk, Tuning::default());
-    b.add(1).unwrap();
-    c.add(2).unwrap();
-    a.locality(C, 10);
-    let ticket = pending(&mut a);
-    let (events, _) = settle(&mut [&mut a, &mut b, &mut c]);
-    assert_eq!(events, [(A, Effect::Resolved { ticket, element: Some(2) })]);
-}
-
-#[test]
 fn an_empty_pool_is_said_to_be_empty() {
     for algorithm in Algorithm::ALL {
         let (mut a, mut b, mut c) = trio(algorithm, Tuning::default());
