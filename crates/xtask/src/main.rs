@@ -1,5 +1,15 @@
 //! Build, test and tidy tasks: `cargo xtask <task>`.
 //!
+//! ```text
+//! test (with beside)      the one test command: it runs all that follows
+//! tidy                    rules that no compiler checks
+//! e2e                     real programs on real mounts; chaos is one of its cases
+//! hostile, killed         clients and programs that end-to-end cases run beside others
+//! mutants, fuzz           faults planted in a copy of the source; the fuzz targets
+//! dist                    what a user installs
+//! cargo, packages         cargo and its outputs; programs that a machine must have
+//! ```
+//!
 //! Nothing here is shipped, and nothing shipped depends on it. A task prints one line for each
 //! step, and ends with a status other than zero if any step failed.
 
