@@ -38,9 +38,9 @@ use crate::fleet::{
 };
 use crate::outage::{self, Outage};
 use crate::run::{Broken, Failure, Summary, many, twice};
+use crate::simulation::Faults;
 use crate::simulation::trace::Trace;
 use crate::simulation::wall::WallClock;
-use crate::simulation::{Faults, Pace};
 use client::Client;
 use damage::{Due, damage_at_cut, is_explained};
 use growth::Growths;
@@ -186,7 +186,7 @@ impl World {
         if mix.space.backing == Backing::OnDemand {
             fleet.make_sparse(HOST_ROOM).expect("a new pool");
         }
-        fleet.sim.pace = Pace { message: mix.message_delay, io: mix.io_delay };
+        fleet.sim.pace = mix.pace;
         let damage = options.damage.then(|| Due::draw(seed, mix.lives));
         if damage.as_ref().is_some_and(|due| due.plan.evicts) {
             fleet.sizes.nodes_max = NODES_FEW;
@@ -247,7 +247,7 @@ impl World {
         loop {
             let cells = 1 + self.fleet.sim.rng.below(u64::from(self.mix.cells_max)) as u16;
             self.start(Some(cells))?;
-            self.fleet.sim.faults.deaths = self.mix.deaths;
+            self.fleet.sim.faults.deaths = self.mix.faults.deaths;
             if may_be_cut && self.fleet.sim.rng.chance(1, 8) {
                 self.cut_at = self.fleet.sim.trace.events + self.fleet.sim.rng.below(60);
             }
@@ -268,7 +268,7 @@ impl World {
     /// Clients work until the power is cut, or the fleet was stopped in order.
     fn work(&mut self) -> Result<(), Halt> {
         self.is_working = true;
-        self.fleet.sim.faults = self.mix.faults();
+        self.fleet.sim.faults = self.mix.faults;
         let is_harmed = self.damage.is_some() || self.fleet.incidents.has_damage();
         if is_harmed || self.outages.is_some() {
             self.fleet.sim.faults.wild = 0;

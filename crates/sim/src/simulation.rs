@@ -19,7 +19,7 @@ use wall::{EPOCH, WallClock};
 
 /// The slowest message and I/O, in nanoseconds.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Pace {
+pub struct Pace {
     pub message: u64,
     pub io: u64,
 }

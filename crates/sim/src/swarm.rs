@@ -4,7 +4,7 @@
 use warren_base::Rng;
 use warren_cell::CellConfig;
 
-use crate::simulation::Faults;
+use crate::simulation::{Faults, Pace};
 
 /// A kind of call; `KINDS` has the weight of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,13 +122,50 @@ impl Space {
     }
 }
 
-/// The mix that one seed draws.
-#[derive(Clone, Debug)]
-pub struct Swarm {
+/// The size of the fleet.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
     pub cells: u16,
     /// Cells after the restart.
     pub cells_later: u16,
     pub shards: u16,
+    /// Frames of a cell's cache.
+    pub frames: u32,
+    /// Tree nodes that a cell keeps.
+    pub nodes_max: usize,
+}
+
+/// The chances that clients act out of turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Upsets {
+    /// In 1,000: a client acts between two stores of a cell.
+    pub nested: u64,
+    /// In 1,000: a front acknowledges a recall late.
+    pub late_recall: u64,
+    /// In 100 during a recall, and in 1,000 before a call: a front is killed.
+    pub front_kills: u64,
+    /// In 10,000: a client disconnects before a call.
+    pub hangups: u64,
+    /// In 100: a slot which begins a call cancels a call of another slot.
+    pub cancels: u64,
+}
+
+/// Whether fronts shrink files that others change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cuts {
+    Never,
+    UnderLocks,
+    /// Without a lock. The contents of kernels' pages are not checked then.
+    Freely,
+}
+
+const CUTS: [Cuts; 3] = [Cuts::Never, Cuts::UnderLocks, Cuts::Freely];
+
+/// The mix that one seed draws.
+#[derive(Clone, Debug)]
+pub struct Swarm {
+    pub shape: Shape,
+    pub space: Space,
     pub clients: usize,
     /// Calls that one client has under way concurrently.
     pub slots: u16,
@@ -136,57 +173,25 @@ pub struct Swarm {
     pub names: u64,
     /// Files that most calls choose from.
     pub hot_files: usize,
-    /// Frames of a cell's cache.
-    pub frames: u32,
-    pub space: Space,
     /// Clients that are not root.
     pub plain_users: bool,
     /// Bytes of the largest write, and the range of a file that calls use.
     pub write_max: u64,
     pub reach: u64,
-    /// Chances in 1,000.
-    pub stall: u64,
-    pub io_error: u64,
-    pub nested: u64,
-    /// The slowest message and I/O, in nanoseconds.
-    pub message_delay: u64,
-    pub io_delay: u64,
-    /// Clients whose copies are in a kernel, and chances in 1,000 that one acknowledges late.
+    pub pace: Pace,
+    /// Clients whose copies are in a kernel.
     pub fronts: usize,
-    pub late_recall: u64,
-    /// Chances in 100 that a front is killed during a recall, and in 1,000 before a call.
-    pub front_kills: u64,
+    pub upsets: Upsets,
     /// Only the first client changes data.
     pub one_writer: bool,
-    /// Whether fronts shrink files that others change; if so, under a lock.
-    pub cuts_under_locks: bool,
-    /// Fronts shrink such files without a lock, and the contents of their kernels' pages are not
-    /// checked.
-    pub cuts_freely: bool,
+    pub cuts: Cuts,
     /// Most calls use the pages of one file.
     pub shares_pages: bool,
     /// Programs of fronts store in its pages: while they have locked it, or at any time if kernels'
     /// pages are not checked.
     pub stores: bool,
-    /// Chances in 10,000 that a client disconnects before a call, and that a message between cells
-    /// is damaged.
-    pub hangups: u64,
-    pub damage: u64,
-    /// Chances in 1,000 that the device returns a wrong block, and that a write or a flush of the
-    /// supervisor fails.
-    pub rot: u64,
-    pub supervisor_error: u64,
-    pub flush_error: u64,
-    /// Chances in 10,000 that a cell is killed at one of its events.
-    pub kills: u64,
-    /// Chances in 10,000 that the supervisor is killed at one of its events.
-    pub deaths: u64,
-    /// Chances in 10,000 that a cell is paused at one of its events.
-    pub pauses: u64,
-    /// Chances in 100 that a slot which begins a call cancels a call of another slot.
-    pub cancels: u64,
-    /// Tree nodes that a cell keeps.
-    pub nodes_max: usize,
+    /// The faults while clients work.
+    pub faults: Faults,
     /// Directories are made in each other, and renamed across each other.
     pub deep: bool,
     /// Long names, and so many in one directory that a listing takes several pages.
@@ -210,44 +215,46 @@ impl Swarm {
         let fronts =
             if rng.chance(1, 2) { rng.below(clients.min(3) as u64 + 1) as usize } else { 0 };
         let one_writer = fronts > 1 && rng.chance(1, 4);
-        let cuts = if fronts > 1 && !one_writer { rng.below(3) } else { 0 };
+        let cuts = if fronts > 1 && !one_writer { rng.below(3) as usize } else { 0 };
+        let cells_later = 1 + rng.below(8) as u16;
+        let slots = *rng.pick(&[1, 1, 2, 4]);
+        let names = *rng.pick(&[2, 3, 5, 8, 20]);
+        let hot_files = *rng.pick(&[2, 4, 12, 12]);
+        let frames = *rng.pick(&[40, 64, 96, 1024]);
+        let plain_users = rng.chance(1, 2);
+        let write_max = *rng.pick(&[10, 5000, 20_000]);
+        let reach = *rng.pick(&[100, 10_000, 400_000]);
+        let stall = *rng.pick(&[0, 0, 5, 30]);
+        let io_error = *rng.pick(&[0, 0, 0, 10]);
+        let nested = *rng.pick(&[0, 200, 600, 900]);
+        let message = *rng.pick(&[100, 1000, 20_000]);
+        let io = *rng.pick(&[1000, 50_000, 500_000]);
+        let late_recall = *rng.pick(&[0, 20, 200, 800]);
+        let front_kills = *rng.pick(&[0, 0, 5, 20]);
+        let hangups = *rng.pick(&[0, 0, 20, 100]);
+        let faults = draw_faults(rng, stall, io_error);
+        let cancels = *rng.pick(&[0, 0, 5, 30]);
+        let nodes_max = *rng.pick(&[2, 16, CellConfig::NODES_MIN, CellConfig::NODES_MIN]);
+        let deep = rng.chance(1, 6);
         Self {
-            cells,
-            cells_later: 1 + rng.below(8) as u16,
-            shards,
-            clients,
-            slots: *rng.pick(&[1, 1, 2, 4]),
-            names: *rng.pick(&[2, 3, 5, 8, 20]),
-            hot_files: *rng.pick(&[2, 4, 12, 12]),
-            frames: *rng.pick(&[40, 64, 96, 1024]),
+            shape: Shape { cells, cells_later, shards, frames, nodes_max },
             space,
-            plain_users: rng.chance(1, 2),
-            write_max: *rng.pick(&[10, 5000, 20_000]),
-            reach: *rng.pick(&[100, 10_000, 400_000]),
-            stall: *rng.pick(&[0, 0, 5, 30]),
-            io_error: *rng.pick(&[0, 0, 0, 10]),
-            nested: *rng.pick(&[0, 200, 600, 900]),
-            message_delay: *rng.pick(&[100, 1000, 20_000]),
-            io_delay: *rng.pick(&[1000, 50_000, 500_000]),
+            clients,
+            slots,
+            names,
+            hot_files,
+            plain_users,
+            write_max,
+            reach,
+            pace: Pace { message, io },
             fronts,
-            late_recall: *rng.pick(&[0, 20, 200, 800]),
-            front_kills: *rng.pick(&[0, 0, 5, 20]),
+            upsets: Upsets { nested, late_recall, front_kills, hangups, cancels },
             one_writer,
-            cuts_under_locks: cuts == 1,
-            cuts_freely: cuts == 2,
+            cuts: CUTS[cuts],
             shares_pages: false,
             stores: false,
-            hangups: *rng.pick(&[0, 0, 20, 100]),
-            damage: *rng.pick(&[0, 0, 0, 0, 0, 0, 5, 50]),
-            rot: *rng.pick(&[0, 0, 0, 10]),
-            supervisor_error: *rng.pick(&[0, 0, 0, 0, 0, 0, 10, 50]),
-            flush_error: *rng.pick(&[0, 0, 0, 0, 0, 0, 0, 50]),
-            kills: *rng.pick(&[0, 0, 0, 0, 0, 0, 3, 15, 60]),
-            deaths: *rng.pick(&[0, 0, 0, 0, 100, 1000]),
-            pauses: *rng.pick(&[0, 0, 0, 5, 50]),
-            cancels: *rng.pick(&[0, 0, 5, 30]),
-            nodes_max: *rng.pick(&[2, 16, CellConfig::NODES_MIN, CellConfig::NODES_MIN]),
-            deep: rng.chance(1, 6),
+            faults,
+            deep,
             long_names: false,
             kinds: draw_kinds(rng),
         }
@@ -263,10 +270,10 @@ impl Swarm {
         self.fronts = 2 + rng.below(2) as usize;
         self.clients = self.fronts + rng.below(3) as usize;
         (self.slots, self.plain_users) = (*rng.pick(&[1, 2, 2, 4]), false);
-        self.late_recall = *rng.pick(&[0, 200, 800, 800]);
-        let cuts = *rng.pick(&[0, 1, 1, 1, 2]);
-        (self.cuts_under_locks, self.cuts_freely) = (cuts == 1, cuts == 2);
-        (self.shares_pages, self.one_writer, self.stores) = (true, false, cuts > 0);
+        self.upsets.late_recall = *rng.pick(&[0, 200, 800, 800]);
+        self.cuts = CUTS[*rng.pick(&[0, 1, 1, 1, 2])];
+        (self.shares_pages, self.one_writer) = (true, false);
+        self.stores = self.cuts != Cuts::Never;
         self
     }
 
@@ -285,28 +292,27 @@ impl Swarm {
         self
     }
 
-    /// The faults while clients work.
-    pub const fn faults(&self) -> Faults {
-        Faults {
-            stall: self.stall,
-            cell_read: self.io_error,
-            cell_write: self.io_error,
-            // Flushes of cells fail only in the crash campaign, where everything may be lost.
-            cell_flush: 0,
-            rot: self.rot,
-            supervisor_write: self.supervisor_error,
-            supervisor_flush: self.flush_error,
-            damage: self.damage,
-            pauses: self.pauses,
-            // There is no model of what is left of a file then.
-            wild: 0,
-            kills: self.kills,
-            deaths: self.deaths,
-        }
-    }
-
     pub fn kind(&self, rng: &mut Rng) -> Kind {
         *rng.pick(&self.kinds)
+    }
+}
+
+/// The faults while clients work. Flushes of cells fail only in the crash campaign, where
+/// everything may be lost. Pages are not damaged in memory: there is no model of what is left of a
+/// file then.
+fn draw_faults(rng: &mut Rng, stall: u64, io_error: u64) -> Faults {
+    Faults {
+        stall,
+        cell_read: io_error,
+        cell_write: io_error,
+        damage: *rng.pick(&[0, 0, 0, 0, 0, 0, 5, 50]),
+        rot: *rng.pick(&[0, 0, 0, 10]),
+        supervisor_write: *rng.pick(&[0, 0, 0, 0, 0, 0, 10, 50]),
+        supervisor_flush: *rng.pick(&[0, 0, 0, 0, 0, 0, 0, 50]),
+        kills: *rng.pick(&[0, 0, 0, 0, 0, 0, 3, 15, 60]),
+        deaths: *rng.pick(&[0, 0, 0, 0, 100, 1000]),
+        pauses: *rng.pick(&[0, 0, 0, 5, 50]),
+        ..Faults::default()
     }
 }
 

@@ -3,7 +3,7 @@
 use warren_base::Rng;
 use warren_cell::{Backing, CellConfig, SpaceConfig};
 
-use crate::simulation::Faults;
+use crate::simulation::{Faults, Pace};
 
 /// A kind of call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +51,9 @@ const KINDS: [(Kind, usize); 19] = [
     (Kind::Sync, 1),
 ];
 
+/// The chance in 100 that a cell which is killed has damaged pages of its cache.
+const WILD: u64 = 50;
+
 #[derive(Clone, Debug)]
 pub(super) struct Mix {
     pub cells_max: u16,
@@ -62,30 +65,16 @@ pub(super) struct Mix {
     pub lives: u64,
     /// The maximum of events until the power is cut.
     pub events: u64,
-    /// The slowest message and I/O, and the longest pause of a client, in nanoseconds.
-    pub message_delay: u64,
-    pub io_delay: u64,
+    pub pace: Pace,
+    /// The longest pause of a client, in nanoseconds.
     pub think: u64,
     /// The time between requested checkpoints, in nanoseconds; 0 for never.
     pub nudge: u64,
-    /// Chances in 1,000, for cells and the supervisor.
-    pub write_fails: u64,
-    pub flush_fails: u64,
-    pub supervisor_write_fails: u64,
-    pub supervisor_flush_fails: u64,
     /// Bytes of the largest write, and the largest offset of calls.
     pub write_max: u64,
     pub reach: u64,
-    /// Chances in 10,000 that a cell, or the supervisor, is killed at one of its events.
-    pub kills: u64,
-    pub deaths: u64,
-    /// Chances in 10,000 that a message between cells is damaged.
-    pub damage: u64,
-    /// Chances in 1,000 that a read fails, or returns a damaged block; in 10,000 that a cell is
-    /// paused.
-    pub read_fails: u64,
-    pub rot: u64,
-    pub pauses: u64,
+    /// The faults while clients work.
+    pub faults: Faults,
     pub nodes_max: usize,
     /// The medium of the pool. For a sparse file, the chunks that its host has room for, and
     /// whether that takes blocks back.
@@ -99,11 +88,11 @@ impl Mix {
         let cells_max = 1 + rng.below(5) as u16;
         let faulty = rng.chance(1, 4);
         let mut chance = |chances: &[u64]| if faulty { *rng.pick(chances) } else { 0 };
-        let [write_fails, supervisor_write_fails] = [(); 2].map(|()| chance(&[0, 0, 5, 50]));
-        let [flush_fails, supervisor_flush_fails] = [(); 2].map(|()| chance(&[0, 0, 2, 20, 200]));
+        let [cell_write, supervisor_write] = [(); 2].map(|()| chance(&[0, 0, 5, 50]));
+        let [cell_flush, supervisor_flush] = [(); 2].map(|()| chance(&[0, 0, 2, 20, 200]));
         // Cells read little: most nodes and pages are in memory.
-        let [read_fails, rot] = [(); 2].map(|()| chance(&[0, 20, 200]));
-        Self {
+        let [cell_read, rot] = [(); 2].map(|()| chance(&[0, 20, 200]));
+        let mut mix = Self {
             cells_max,
             log_blocks: *rng.pick(&[128, 128, 200, 1024]),
             shards: draw_shards(rng, cells_max),
@@ -111,58 +100,42 @@ impl Mix {
             clients: 1 + rng.below(3) as usize,
             lives: 1 + rng.below(3),
             events: *rng.pick(&[200, 1000, 4000, 4000, 12_000]),
-            message_delay: *rng.pick(&[100, 1000, 20_000]),
-            io_delay: *rng.pick(&[1000, 50_000, 500_000]),
+            pace: Pace {
+                message: *rng.pick(&[100, 1000, 20_000]),
+                io: *rng.pick(&[1000, 50_000, 500_000]),
+            },
             think: *rng.pick(&[10, 1000, 100_000, 500_000_000]),
             nudge: *rng.pick(&[0, 0, 100_000, 2_000_000, 20_000_000]),
-            write_fails,
-            flush_fails,
-            supervisor_write_fails,
-            supervisor_flush_fails,
             write_max: *rng.pick(&[100, 5000, 12_288, 61_440]),
             reach: *rng.pick(&[100, 10_000, 60_000, 400_000]),
-            kills: *rng.pick(&[0, 0, 3, 15, 60]),
-            deaths: *rng.pick(&[0, 0, 30, 200, 1000]),
-            read_fails,
-            rot,
-            pauses: *rng.pick(&[0, 0, 0, 5, 50]),
+            faults: Faults {
+                cell_write,
+                cell_flush,
+                supervisor_write,
+                supervisor_flush,
+                cell_read,
+                rot,
+                kills: *rng.pick(&[0, 0, 3, 15, 60]),
+                deaths: *rng.pick(&[0, 0, 30, 200, 1000]),
+                pauses: *rng.pick(&[0, 0, 0, 5, 50]),
+                ..Faults::default()
+            },
             nodes_max: *rng.pick(&[2, 16, CellConfig::NODES_MIN, CellConfig::NODES_MIN]),
             space: draw_space(rng),
             host: (*rng.pick(&[0, 5, 20, 100, 1000]), rng.chance(3, 4)),
             kinds: draw_kinds(rng),
-            damage: *rng.pick(&[0, 0, 0, 5, 50]),
-        }
-    }
-
-    /// The faults while clients work.
-    pub(super) fn faults(&self) -> Faults {
-        Faults {
-            cell_write: self.write_fails,
-            cell_flush: self.flush_fails,
-            supervisor_write: self.supervisor_write_fails,
-            supervisor_flush: self.supervisor_flush_fails,
-            cell_read: self.read_fails,
-            rot: self.rot,
-            pauses: self.pauses,
-            kills: self.kills,
-            deaths: self.deaths,
-            damage: self.damage,
-            // What a faulty device has lost as well is not known.
-            wild: if self.has_sound_device() { 50 } else { 0 },
-            ..Faults::default()
-        }
-    }
-
-    const fn has_sound_device(&self) -> bool {
-        let fails = self.read_fails + self.rot + self.write_fails + self.flush_fails;
-        fails + self.supervisor_write_fails + self.supervisor_flush_fails == 0
+        };
+        mix.faults.damage = *rng.pick(&[0, 0, 0, 5, 50]);
+        // What a faulty device has lost as well is not known.
+        let fails = cell_read + rot + cell_write + cell_flush + supervisor_write + supervisor_flush;
+        mix.faults.wild = if fails == 0 { WILD } else { 0 };
+        mix
     }
 
     /// No read, no write and no flush fails.
-    pub(super) const fn mend_device(&mut self) {
-        (self.read_fails, self.rot) = (0, 0);
-        (self.write_fails, self.flush_fails) = (0, 0);
-        (self.supervisor_write_fails, self.supervisor_flush_fails) = (0, 0);
+    pub(super) fn mend_device(&mut self) {
+        let Faults { kills, deaths, pauses, damage, .. } = self.faults;
+        self.faults = Faults { kills, deaths, pauses, damage, wild: WILD, ..Faults::default() };
     }
 
     pub(super) fn kind(&self, rng: &mut Rng) -> Kind {

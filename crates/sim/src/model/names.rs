@@ -61,86 +61,20 @@ impl State {
         }
         let must = self.find(step, *dir, name.as_bytes());
         if let Ok(Some(ino)) = must {
-            return self.create_found(step, ino, new.kind, *flags, *access);
+            return create_found(self, step, ino, new.kind, *flags, *access);
         }
         let must = must.and_then(|_| permit_entry(step.credentials, self.inode(*dir)));
-        let must = must.and_then(|()| self.permit_subdirectory(*dir, new.kind));
+        let must = must.and_then(|()| permit_subdirectory(self, *dir, new.kind));
         let must = must.and_then(|()| permit_node(step.credentials, new));
         match step.settle(must)? {
             Some((_, Reply::Created { entry, opened })) => {
                 self.make(step, *dir, name.as_bytes(), new, entry.ino)?;
                 let wanted = flags.contains(CreateFlags::OPEN);
-                self.observe_created(step, entry, opened.as_deref(), wanted, *access)
+                observe_created(self, step, entry, opened.as_deref(), wanted, *access)
             }
             Some(_) => Err(UNEXPECTED_REPLY),
             None => Ok(()),
         }
-    }
-
-    fn create_found(
-        &mut self,
-        step: &Step<'_>,
-        ino: Ino,
-        kind: FileKind,
-        flags: CreateFlags,
-        access: AccessMode,
-    ) -> Legal {
-        let must = if kind != FileKind::Regular || flags.contains(CreateFlags::EXCLUSIVE) {
-            Err(Errno::EEXIST)
-        } else if !flags.contains(CreateFlags::OPEN) {
-            Ok(())
-        } else if self.inode(ino).is_directory() {
-            Err(Errno::EISDIR)
-        } else {
-            self.may_open(step, ino, access)
-        };
-        let may_be_named = kind == FileKind::Regular
-            && flags.contains(CreateFlags::OPEN)
-            && !flags.contains(CreateFlags::EXCLUSIVE)
-            && !self.inode(ino).is_directory();
-        match (step.settle(must), &step.outcome.answer) {
-            // If the file is on another cell, the client opens it there, so this cell did not open
-            // it.
-            (_, Ok(Reply::Entry(entry))) if may_be_named => self.observe_entry(step, ino, entry),
-            // The client follows a symbolic link itself.
-            (Err(Refusal::MustFail(Errno::ELOOP)), Ok(Reply::Created { entry, opened: None })) => {
-                self.observe_entry(step, ino, entry)
-            }
-            (Ok(Some((_, Reply::Created { entry, opened }))), _) => {
-                if entry.ino != ino {
-                    return Err(Refusal::Differs("the name leads elsewhere"));
-                }
-                let opens = flags.contains(CreateFlags::OPEN);
-                if opens && access.contains(AccessMode::TRUNCATE) {
-                    self.cut(step, ino);
-                }
-                self.observe_created(step, entry, opened.as_deref(), opens, access)
-            }
-            (Ok(Some(_)), _) => Err(UNEXPECTED_REPLY),
-            (Ok(None), _) => Ok(()),
-            (Err(refusal), _) => Err(refusal),
-        }
-    }
-
-    fn observe_created(
-        &mut self,
-        step: &Step<'_>,
-        entry: &Entry,
-        opened: Option<&Opened>,
-        wanted: bool,
-        access: AccessMode,
-    ) -> Legal {
-        if opened.is_some() != wanted {
-            return Err(Refusal::Differs("opened, or not, against the flags"));
-        }
-        self.observe_entry(step, entry.ino, entry)?;
-        opened.map_or(Ok(()), |opened| self.add_open(step, entry.ino, opened, access))
-    }
-
-    /// Checks that `dir` may have one more subdirectory: ext4 limits the number of links.
-    fn permit_subdirectory(&self, dir: Ino, kind: FileKind) -> Result<(), Errno> {
-        let full = kind == FileKind::Directory && self.inode(dir).nlink >= LINK_MAX;
-        if full { Err(Errno::EMLINK) } else { Ok(()) }
     }
 
     pub(super) fn make(
@@ -157,7 +91,7 @@ impl State {
     }
 
     pub(super) fn link(&mut self, step: &Step<'_>, ino: Ino, dir: Ino, name: &[u8]) -> Legal {
-        match step.settle(self.may_link(step, ino, dir, name))? {
+        match step.settle(may_link(self, step, ino, dir, name))? {
             Some((_, reply)) => {
                 self.change(ino, |inode| {
                     inode.nlink += 1;
@@ -173,27 +107,8 @@ impl State {
         }
     }
 
-    /// `filename_create`, then `may_linkat`, then `vfs_link`.
-    fn may_link(&self, step: &Step<'_>, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Errno> {
-        if self.find(step, dir, name)?.is_some() {
-            return Err(Errno::EEXIST);
-        }
-        let inode = self.alive(ino)?;
-        permit_link_source(step.credentials, inode)?;
-        permit_entry(step.credentials, self.inode(dir))?;
-        inode.check_unflagged()?;
-        if inode.is_directory() {
-            return Err(Errno::EPERM);
-        }
-        // A kernel knows which files may get a name.
-        if inode.nlink == 0 && !step.credentials.checked_by_kernel {
-            return Err(Errno::ENOENT);
-        }
-        if inode.nlink >= LINK_MAX { Err(Errno::EMLINK) } else { Ok(()) }
-    }
-
     pub(super) fn unlink(&mut self, step: &Step<'_>, dir: Ino, name: &[u8]) -> Legal {
-        let must = self.find_to_remove(step, dir, name).and_then(|victim| {
+        let must = find_to_remove(self, step, dir, name).and_then(|victim| {
             if self.inode(victim).is_directory() { Err(Errno::EISDIR) } else { Ok(victim) }
         });
         let Some((victim, reply)) = step.settle(must)? else { return Ok(()) };
@@ -203,7 +118,7 @@ impl State {
     }
 
     pub(super) fn rmdir(&mut self, step: &Step<'_>, dir: Ino, name: &[u8]) -> Legal {
-        let must = self.find_to_remove(step, dir, name).and_then(|victim| {
+        let must = find_to_remove(self, step, dir, name).and_then(|victim| {
             let entries = self.inode(victim).entries()?;
             if entries.is_empty() { Ok(victim) } else { Err(Errno::ENOTEMPTY) }
         });
@@ -211,12 +126,6 @@ impl State {
         self.remove_entry(dir, name, step.window);
         self.drop_link(victim, step.window);
         expect_done(reply)
-    }
-
-    fn find_to_remove(&self, step: &Step<'_>, dir: Ino, name: &[u8]) -> Result<Ino, Errno> {
-        let victim = self.find(step, dir, name)?.ok_or(Errno::ENOENT)?;
-        permit_removal(step.credentials, self.inode(dir), self.inode(victim))?;
-        Ok(victim)
     }
 
     /// Adds an entry for an existing inode to `dir`.
@@ -283,7 +192,7 @@ impl State {
         }
         match step.settle(must)? {
             Some((_, Reply::Listing { parent, entries, end, .. })) => {
-                self.check_listing(step, dir, (cookie, *end), *parent, &entries.to_vec())?;
+                check_listing(self, step, dir, (cookie, *end), *parent, &entries.to_vec())?;
                 self.change(dir, |inode| inode.atime.may_touch(step.window));
                 Ok(())
             }
@@ -291,52 +200,143 @@ impl State {
             None => Ok(()),
         }
     }
+}
 
-    /// A page must hold exactly the entries with positions between its start and its end.
-    fn check_listing(
-        &self,
-        step: &Step<'_>,
-        dir: Ino,
-        (after, end): (u64, bool),
-        parent: Ino,
-        listed: &[DirEntry],
-    ) -> Legal {
-        let Body::Directory { parent: real_parent, entries } = &self.inode(dir).body else {
-            unreachable!()
-        };
-        if parent != *real_parent && self.inode(dir).nlink > 0 {
-            return Err(Refusal::Differs("where .. leads"));
-        }
-        if listed.is_empty() && !end {
-            return Err(Refusal::Differs("an empty page that is not the last"));
-        }
-        for entry in listed {
-            match entries.get(entry.name.as_bytes()) {
-                Some(ino) if entry.ino == *ino && entry.kind == self.inode(*ino).kind => {}
-                Some(_) => return Err(Refusal::Differs("a listed entry leads elsewhere")),
-                None => return Err(Refusal::Differs("a listed name that is not there")),
-            }
-            if entry.cookie <= after {
-                return Err(Refusal::Differs("a listed name from before the page"));
-            }
-        }
-        let last = if end { u64::MAX } else { listed.last().map_or(after, |e| e.cookie) };
-        let due = |name: &Name| {
-            let place = step.rules.cookies.of(name);
-            place.map_or(end && after == 0, |place| after < place && place <= last)
-        };
-        let grows = |a: &DirEntry, b: &DirEntry| {
-            a.cookie < b.cookie || (a.cookie == b.cookie && a.name != b.name)
-        };
-        if !listed.is_sorted_by(grows) {
-            return Err(Refusal::Differs("the order of a listing"));
-        }
-        // Neither holds a name twice, so comparing the counts is enough.
-        if entries.keys().filter(|name| due(name)).count() != listed.len() {
-            return Err(Refusal::Differs("a name that is not listed"));
-        }
+fn create_found(
+    state: &mut State,
+    step: &Step<'_>,
+    ino: Ino,
+    kind: FileKind,
+    flags: CreateFlags,
+    access: AccessMode,
+) -> Legal {
+    let must = if kind != FileKind::Regular || flags.contains(CreateFlags::EXCLUSIVE) {
+        Err(Errno::EEXIST)
+    } else if !flags.contains(CreateFlags::OPEN) {
         Ok(())
+    } else if state.inode(ino).is_directory() {
+        Err(Errno::EISDIR)
+    } else {
+        state.may_open(step, ino, access)
+    };
+    let may_be_named = kind == FileKind::Regular
+        && flags.contains(CreateFlags::OPEN)
+        && !flags.contains(CreateFlags::EXCLUSIVE)
+        && !state.inode(ino).is_directory();
+    match (step.settle(must), &step.outcome.answer) {
+        // If the file is on another cell, the client opens it there, so this cell did not open
+        // it.
+        (_, Ok(Reply::Entry(entry))) if may_be_named => state.observe_entry(step, ino, entry),
+        // The client follows a symbolic link itself.
+        (Err(Refusal::MustFail(Errno::ELOOP)), Ok(Reply::Created { entry, opened: None })) => {
+            state.observe_entry(step, ino, entry)
+        }
+        (Ok(Some((_, Reply::Created { entry, opened }))), _) => {
+            if entry.ino != ino {
+                return Err(Refusal::Differs("the name leads elsewhere"));
+            }
+            let opens = flags.contains(CreateFlags::OPEN);
+            if opens && access.contains(AccessMode::TRUNCATE) {
+                state.cut(step, ino);
+            }
+            observe_created(state, step, entry, opened.as_deref(), opens, access)
+        }
+        (Ok(Some(_)), _) => Err(UNEXPECTED_REPLY),
+        (Ok(None), _) => Ok(()),
+        (Err(refusal), _) => Err(refusal),
     }
+}
+
+fn observe_created(
+    state: &mut State,
+    step: &Step<'_>,
+    entry: &Entry,
+    opened: Option<&Opened>,
+    wanted: bool,
+    access: AccessMode,
+) -> Legal {
+    if opened.is_some() != wanted {
+        return Err(Refusal::Differs("opened, or not, against the flags"));
+    }
+    state.observe_entry(step, entry.ino, entry)?;
+    opened.map_or(Ok(()), |opened| state.add_open(step, entry.ino, opened, access))
+}
+
+/// Checks that `dir` may have one more subdirectory: ext4 limits the number of links.
+fn permit_subdirectory(state: &State, dir: Ino, kind: FileKind) -> Result<(), Errno> {
+    let full = kind == FileKind::Directory && state.inode(dir).nlink >= LINK_MAX;
+    if full { Err(Errno::EMLINK) } else { Ok(()) }
+}
+
+/// `filename_create`, then `may_linkat`, then `vfs_link`.
+fn may_link(state: &State, step: &Step<'_>, ino: Ino, dir: Ino, name: &[u8]) -> Result<(), Errno> {
+    if state.find(step, dir, name)?.is_some() {
+        return Err(Errno::EEXIST);
+    }
+    let inode = state.alive(ino)?;
+    permit_link_source(step.credentials, inode)?;
+    permit_entry(step.credentials, state.inode(dir))?;
+    inode.check_unflagged()?;
+    if inode.is_directory() {
+        return Err(Errno::EPERM);
+    }
+    // A kernel knows which files may get a name.
+    if inode.nlink == 0 && !step.credentials.checked_by_kernel {
+        return Err(Errno::ENOENT);
+    }
+    if inode.nlink >= LINK_MAX { Err(Errno::EMLINK) } else { Ok(()) }
+}
+
+fn find_to_remove(state: &State, step: &Step<'_>, dir: Ino, name: &[u8]) -> Result<Ino, Errno> {
+    let victim = state.find(step, dir, name)?.ok_or(Errno::ENOENT)?;
+    permit_removal(step.credentials, state.inode(dir), state.inode(victim))?;
+    Ok(victim)
+}
+
+/// A page must hold exactly the entries with positions between its start and its end.
+fn check_listing(
+    state: &State,
+    step: &Step<'_>,
+    dir: Ino,
+    (after, end): (u64, bool),
+    parent: Ino,
+    listed: &[DirEntry],
+) -> Legal {
+    let Body::Directory { parent: real_parent, entries } = &state.inode(dir).body else {
+        unreachable!()
+    };
+    if parent != *real_parent && state.inode(dir).nlink > 0 {
+        return Err(Refusal::Differs("where .. leads"));
+    }
+    if listed.is_empty() && !end {
+        return Err(Refusal::Differs("an empty page that is not the last"));
+    }
+    for entry in listed {
+        match entries.get(entry.name.as_bytes()) {
+            Some(ino) if entry.ino == *ino && entry.kind == state.inode(*ino).kind => {}
+            Some(_) => return Err(Refusal::Differs("a listed entry leads elsewhere")),
+            None => return Err(Refusal::Differs("a listed name that is not there")),
+        }
+        if entry.cookie <= after {
+            return Err(Refusal::Differs("a listed name from before the page"));
+        }
+    }
+    let last = if end { u64::MAX } else { listed.last().map_or(after, |e| e.cookie) };
+    let due = |name: &Name| {
+        let place = step.rules.cookies.of(name);
+        place.map_or(end && after == 0, |place| after < place && place <= last)
+    };
+    let grows = |a: &DirEntry, b: &DirEntry| {
+        a.cookie < b.cookie || (a.cookie == b.cookie && a.name != b.name)
+    };
+    if !listed.is_sorted_by(grows) {
+        return Err(Refusal::Differs("the order of a listing"));
+    }
+    // Neither holds a name twice, so comparing the counts is enough.
+    if entries.keys().filter(|name| due(name)).count() != listed.len() {
+        return Err(Refusal::Differs("a name that is not listed"));
+    }
+    Ok(())
 }
 
 /// `do_tmpfile`.
@@ -354,7 +354,7 @@ fn create_nameless(
     match step.settle(must)? {
         Some((_, Reply::Created { entry, opened })) => {
             make_inode(state, step, dir, new, (entry.ino, false))?;
-            state.observe_created(step, entry, opened.as_deref(), true, access)
+            observe_created(state, step, entry, opened.as_deref(), true, access)
         }
         Some(_) => Err(UNEXPECTED_REPLY),
         None => Ok(()),
@@ -418,7 +418,7 @@ fn open_name(
             if access.contains(AccessMode::TRUNCATE) {
                 state.cut(step, ino);
             }
-            state.observe_created(step, entry, opened.as_deref(), true, access)
+            observe_created(state, step, entry, opened.as_deref(), true, access)
         }
         Some(_) => Err(UNEXPECTED_REPLY),
         None => Ok(()),

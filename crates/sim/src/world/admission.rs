@@ -36,7 +36,7 @@ fn invite_client(world: &mut World) {
             checked_by_kernel: is_front,
         },
     };
-    let near = CellId(world.fleet.sim.rng.below(u64::from(world.swarm.cells)) as u16);
+    let near = CellId(world.fleet.sim.rng.below(u64::from(world.swarm.shape.cells)) as u16);
     let (slots, map) = (world.swarm.slots, &world.fleet.map);
     let mut client = Client::new(credentials, slots, map, MAP_VERSION, near);
     if is_front {
@@ -88,7 +88,7 @@ pub(super) fn client_admitted(world: &mut World, client: ClientId) {
 /// From the first admission on, a client can observe faults.
 fn enable_faults(world: &mut World) {
     if !std::mem::replace(&mut world.admitted, true) && world.phase == Phase::Safety {
-        world.fleet.sim.faults = world.swarm.faults();
+        world.fleet.sim.faults = world.swarm.faults;
     }
 }
 

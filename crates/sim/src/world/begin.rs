@@ -15,6 +15,7 @@ use super::program::Draw;
 use super::record::{action_of, record_whole};
 use super::writeback::{must_write_back, store_in_mapping};
 use crate::history::{KEY, Outcome};
+use crate::swarm::Cuts;
 
 /// One of so many calls on inodes is forged.
 const FORGED_EVERY: u64 = 40;
@@ -95,10 +96,10 @@ fn ask_kernel(world: &mut World, at: At, op: &Op) -> Option<(Answer, Vec<u8>)> {
 /// it.
 fn are_pages_right(world: &World, at: At, op: &Op) -> bool {
     let Op::Ino(Request::Read { handle, .. }, _) = op else { return true };
-    if world.swarm.cuts_freely {
+    if world.swarm.cuts == Cuts::Freely {
         return false;
     }
-    !world.swarm.cuts_under_locks
+    world.swarm.cuts != Cuts::UnderLocks
         || world.clients[at.client].slots[at.slot].holdings.has_locked(handle.ino)
 }
 
@@ -143,12 +144,12 @@ fn choose_call(world: &mut World, at: At) -> Option<(Op, Vec<u8>)> {
     if let Some(first) = world.opening.take() {
         return Some((first, Vec::new()));
     }
-    if world.fleet.sim.rng.chance(world.swarm.hangups, 10_000) {
+    if world.fleet.sim.rng.chance(world.swarm.upsets.hangups, 10_000) {
         let client = world.fleet.sim.rng.below(world.clients.len() as u64) as usize;
         let delay = world.fleet.sim.rng.below(50_000);
         world.plan(delay, Own::Hangup { client });
     }
-    if world.fleet.sim.rng.chance(world.swarm.front_kills, 1000) {
+    if world.fleet.sim.rng.chance(world.swarm.upsets.front_kills, 1000) {
         let delay = world.fleet.sim.rng.below(50_000);
         world.plan(delay, Own::KillFront { client: at.client });
     }
@@ -176,7 +177,7 @@ fn choose_call(world: &mut World, at: At) -> Option<(Op, Vec<u8>)> {
 
 /// Sometimes cancels another slot of the client that waits for a lock.
 fn cancel_another(world: &mut World, at: At) -> Option<Op> {
-    if !world.fleet.sim.rng.chance(world.swarm.cancels, 100) {
+    if !world.fleet.sim.rng.chance(world.swarm.upsets.cancels, 100) {
         return None;
     }
     let waits = |(_, slot): &(usize, &Slot)| {

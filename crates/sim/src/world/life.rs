@@ -34,9 +34,9 @@ use crate::linear::{Explanation, SEARCH_MAX, Verdict, check};
 use crate::model::State;
 use crate::outage::{self, Outage};
 use crate::run::{Broken, Failure, Summary, many, twice};
+use crate::simulation::Faults;
 use crate::simulation::trace::Trace;
 use crate::simulation::wall::{EPOCH, WallClock};
-use crate::simulation::{Faults, Pace};
 use crate::swarm::Swarm;
 
 /// If calls are under way, one of them must return within this virtual time. It is far more than
@@ -121,10 +121,10 @@ fn draw_world(options: Options, verbose: bool) -> World {
     let mut rng = Rng::new(seed);
     let mut swarm = Swarm::draw(&mut rng, cells);
     if !kills {
-        swarm.kills = 0;
+        swarm.faults.kills = 0;
     }
     let log_bytes = log_suggested(POOL_BYTES);
-    let disk = Disk::format(POOL_BYTES, swarm.shards, log_bytes, rng.next_u64());
+    let disk = Disk::format(POOL_BYTES, swarm.shape.shards, log_bytes, rng.next_u64());
     let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
     let open_up = Request::SetAttr { ino: Ino::ROOT, handle: None, set };
     // Programs first have to open the file that they share.
@@ -135,16 +135,16 @@ fn draw_world(options: Options, verbose: bool) -> World {
     fleet.sim.plant = plant;
     fleet.lost = Lost::draw(seed);
     fleet.sim.wall_clock = WallClock::draw(seed);
-    fleet.sizes.frames = swarm.frames;
-    fleet.sizes.nodes_max = swarm.nodes_max;
+    fleet.sizes.frames = swarm.shape.frames;
+    fleet.sizes.nodes_max = swarm.shape.nodes_max;
     fleet.sizes.space.eager_cleaning = swarm.space.eager_cleaning;
     fleet.sizes.space.reserve.chunks = swarm.space.reserve;
     if damage.evicts() {
         fleet.sizes.nodes_max = NODES_FEW;
     }
     fleet.sizes.chunks = swarm.space.chunks.map(|chunks| chunks as usize);
-    fleet.sim.pace = Pace { message: swarm.message_delay, io: swarm.io_delay };
-    fleet.sim.faults.stall = swarm.stall;
+    fleet.sim.pace = swarm.pace;
+    fleet.sim.faults.stall = swarm.faults.stall;
     World {
         swarm,
         fleet,
@@ -167,7 +167,7 @@ fn draw_world(options: Options, verbose: bool) -> World {
 }
 
 fn live_twice(world: &mut World) -> Result<usize, String> {
-    world.fleet.start(Some(world.swarm.cells))?;
+    world.fleet.start(Some(world.swarm.shape.cells))?;
     invite_clients(world);
     live(world)?;
     let looked_at = check_history(world)?;
@@ -235,7 +235,7 @@ fn restart(world: &mut World) -> Result<(), String> {
     world.phase = Phase::Heal;
     world.last_return = world.fleet.sim.now;
     world.fleet.sizes.chunks = None;
-    world.fleet.start(Some(world.swarm.cells_later))?;
+    world.fleet.start(Some(world.swarm.shape.cells_later))?;
     let credentials = Credentials::default();
     let mut client = Client::new(credentials, 1, &world.fleet.map, MAP_VERSION, CellId(0));
     client.process = world.history.new_processes(2);
@@ -271,8 +271,8 @@ fn live(world: &mut World) -> Result<(), String> {
             world.last_return = world.fleet.sim.now;
             if world.is_first_life() {
                 world.fleet.sim.faults = Faults {
-                    kills: world.swarm.kills,
-                    deaths: world.swarm.deaths,
+                    kills: world.swarm.faults.kills,
+                    deaths: world.swarm.faults.deaths,
                     ..Faults::default()
                 };
             }

@@ -13,7 +13,7 @@ use warren_proto::{
     SetAttr,
 };
 
-use crate::swarm::{Kind, Swarm};
+use crate::swarm::{Cuts, Kind, Swarm};
 
 mod attributes;
 mod range;
@@ -248,7 +248,9 @@ impl Draw<'_> {
             | Kind::RenameNoReplace
             | Kind::Exchange
             | Kind::Whiteout => self.change_names(kind),
-            Kind::Read if self.front && self.swarm.cuts_under_locks && self.rng.chance(1, 2) => {
+            Kind::Read
+                if self.front && self.swarm.cuts == Cuts::UnderLocks && self.rng.chance(1, 2) =>
+            {
                 self.under_lock(kind)?
             }
             Kind::Fallocate if !self.may_write => return None,
@@ -507,12 +509,15 @@ impl Draw<'_> {
 
     /// Whether a kernel shrinks files that other kernels change.
     fn cuts_others(&self) -> bool {
-        self.front && self.swarm.fronts > 1 && !self.swarm.one_writer && !self.swarm.cuts_freely
+        self.front
+            && self.swarm.fronts > 1
+            && !self.swarm.one_writer
+            && self.swarm.cuts != Cuts::Freely
     }
 
     /// Shrinks or reads a file while the slot has it locked, or takes the lock or releases it.
     fn under_lock(&mut self, kind: Kind) -> Option<Request> {
-        if !self.swarm.cuts_under_locks {
+        if self.swarm.cuts != Cuts::UnderLocks {
             return None;
         }
         let handle = self.handle()?;

@@ -50,7 +50,7 @@ pub(super) fn recalled(world: &mut World, at: At, seq: u32, answer: Answer) {
     listener.recall = Some((number, keys.into_iter().collect()));
     world.fleet.sim.count("a recall");
     let mut delay = world.fleet.sim.message_delay();
-    if world.fleet.sim.rng.chance(world.swarm.late_recall, 1000) {
+    if world.fleet.sim.rng.chance(world.swarm.upsets.late_recall, 1000) {
         world.fleet.sim.count("a late acknowledgement");
         delay *= 200;
         // Late is either the drop or, if that is done now, the acknowledgement. Dropping pages
@@ -61,7 +61,7 @@ pub(super) fn recalled(world: &mut World, at: At, seq: u32, answer: Answer) {
         }
     }
     world.plan(delay, Own::DropCopies { client, listener: listener_no });
-    if world.fleet.sim.rng.chance(world.swarm.front_kills, 100) {
+    if world.fleet.sim.rng.chance(world.swarm.upsets.front_kills, 100) {
         let delay = world.fleet.sim.rng.below(2 * delay);
         world.plan(delay, Own::KillFront { client });
     }

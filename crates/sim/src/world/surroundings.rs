@@ -133,7 +133,7 @@ impl Surroundings for World {
 
 /// Lets some clients act in the middle of a cell's turn.
 fn let_clients_act(world: &mut World) {
-    while world.fleet.sim.rng.chance(world.swarm.nested, 1000) {
+    while world.fleet.sim.rng.chance(world.swarm.upsets.nested, 1000) {
         let client = world.fleet.sim.rng.below(world.clients.len() as u64) as usize;
         let slot = world.fleet.sim.rng.below(world.clients[client].slots.len() as u64) as usize;
         let at = At { client, slot };

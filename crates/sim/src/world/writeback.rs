@@ -9,6 +9,7 @@ use super::World;
 use super::client::{Slot, SlotState, Whole};
 use super::event::At;
 use super::program::shared::SHARED_REACH;
+use crate::swarm::Cuts;
 
 /// A program stores in a page that it has mapped. Returns whether it did.
 pub(super) fn store_in_mapping(world: &mut World, at: At) -> bool {
@@ -23,7 +24,7 @@ pub(super) fn store_in_mapping(world: &mut World, at: At) -> bool {
     let mapped = holdings.handles.iter().find(|(handle, access)| {
         Some(handle.ino) == world.known.shared
             && access.contains(both)
-            && (world.swarm.cuts_freely || holdings.has_locked(handle.ino))
+            && (world.swarm.cuts == Cuts::Freely || holdings.has_locked(handle.ino))
     });
     let Some((handle, _)) = mapped else { return false };
     let offset = world.fleet.sim.rng.below(SHARED_REACH);
@@ -80,7 +81,7 @@ pub(super) fn next_write_back(
     let write = Request::Write { handle, position, kill_privileges, write_back, direct };
     let op = Op::Ino(write, Capabilities::default());
     // If others meanwhile shrink and extend the file, the page brings the removed bytes back.
-    let whole = world.swarm.cuts_freely;
+    let whole = world.swarm.cuts == Cuts::Freely;
     let slot = world.slot(at);
     slot.stored = Some(match whole {
         true => (position, bytes.as_slice().into()),

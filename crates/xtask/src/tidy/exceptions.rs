@@ -89,9 +89,6 @@ const fn except(rule: Rule, of: &'static str, at_most: usize) -> Exception {
 #[rustfmt::skip] // One line for each exception.
 const KNOWN: &[Exception] = &[
     except(Rule::Circles, "interpose", 4),
-    except(Rule::Fields, "sim::Mix", 27),
-    except(Rule::Fields, "sim::Swarm", 38),
-    except(Rule::Methods, "sim::State", 70),
     except(Rule::Openings, "interpose", 121),
     except(Rule::Functions, "affinity", 1),
     except(Rule::Functions, "client", 1),

@@ -7,6 +7,7 @@ use warren_client::Op;
 use warren_proto::{AccessMode, Capabilities, Handle, Position, ReadFlags, Request, SetAttr};
 
 use super::{Draw, Drawn, HANDLES_MAX, range, unlock};
+use crate::swarm::Cuts;
 const BOTH: AccessMode = AccessMode::READ.union(AccessMode::WRITE);
 
 /// Few, so that programs conflict.
@@ -39,8 +40,9 @@ impl Draw<'_> {
     fn use_shared(&mut self, (reader, writer): (Handle, Handle)) -> Option<Drawn> {
         let ino = writer.ino;
         let is_locked = self.holdings.has_locked(ino);
-        let cuts =
-            !self.front || self.swarm.cuts_freely || (self.swarm.cuts_under_locks && is_locked);
+        let cuts = !self.front
+            || self.swarm.cuts == Cuts::Freely
+            || (self.swarm.cuts == Cuts::UnderLocks && is_locked);
         // The calls that are allowed now, and their weights. Writes without the lock wait for the
         // lock holder's pages.
         let choices = [
