@@ -78,7 +78,7 @@ pub(crate) fn strike<W: Surroundings>(world: &mut W, plan: &mut Plan) -> bool {
 
 pub(crate) fn kill<W: Surroundings>(world: &mut W, cell: CellId) -> bool {
     let fleet = world.fleet();
-    let may_die = !fleet.cells[usize::from(cell.0)].dead && fleet.may_be_lost(cell);
+    let may_die = !fleet.host(cell).dead && fleet.may_be_lost(cell);
     if may_die {
         kill_cell(world, cell);
     }

@@ -167,12 +167,12 @@ pub(crate) fn shards_of<H>(fleet: &Fleet<H>, cell: CellId) -> BTreeSet<ShardId> 
 }
 
 fn serves_again<W: Surroundings>(world: &W, cell: CellId) -> bool {
-    let host = &world.fleet().cells[usize::from(cell.0)];
+    let host = world.fleet().host(cell);
     host.slots.is_ready && !host.is_caretaker && !is_out(world, cell)
 }
 
 fn host<W: Surroundings>(world: &mut W, cell: CellId) -> &mut CellHost {
-    &mut world.fleet_mut().cells[usize::from(cell.0)]
+    world.fleet_mut().host_mut(cell)
 }
 
 fn is_out<W: Surroundings>(world: &W, cell: CellId) -> bool {

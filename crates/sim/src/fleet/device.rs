@@ -20,7 +20,6 @@ use warren_supervisor::IoId as SupervisorIo;
 use super::happening::{Happening, Sim};
 use super::host::CellHost;
 use super::incident::Incidents;
-use crate::simulation::Simulation;
 use disk::Disk;
 pub(crate) use faults::DeviceFaults;
 
@@ -191,12 +190,7 @@ impl Device {
     }
 
     /// Carries out an I/O of a dead cell, or not.
-    pub(super) fn let_land<E>(
-        &mut self,
-        sim: &mut Simulation<E>,
-        host: &mut CellHost,
-        done: &InFlight,
-    ) {
+    pub(super) fn let_land<H>(&mut self, sim: &mut Sim<H>, host: &mut CellHost, done: &InFlight) {
         let fails = matches!(done.fault, Some(Fault::Fails));
         if is_carried_out(sim, fails && matches!(done.doing, Doing::Flush(_))) {
             // No process receives the result.
@@ -205,9 +199,9 @@ impl Device {
     }
 
     /// Carries out an I/O of a cell on the device, or on its frames.
-    pub(super) fn carry_out<E>(
+    pub(super) fn carry_out<H>(
         &mut self,
-        sim: &mut Simulation<E>,
+        sim: &mut Sim<H>,
         host: &mut CellHost,
         done: &InFlight,
     ) -> Result<(), Errno> {
@@ -253,7 +247,7 @@ impl Device {
         }
     }
 
-    fn read<E>(&self, sim: &mut Simulation<E>, host: &mut CellHost, done: &InFlight) {
+    fn read<H>(&self, sim: &mut Sim<H>, host: &mut CellHost, done: &InFlight) {
         for (at, frame) in (0..).zip(&done.frames) {
             host.frame_mut(*frame).copy_from_slice(self.disk.block(done.block.offset(at)));
         }
@@ -264,9 +258,9 @@ impl Device {
     }
 
     /// Writes blocks. A write that fails may have written all or a part.
-    fn write<E>(
+    fn write<H>(
         &mut self,
-        sim: &mut Simulation<E>,
+        sim: &mut Sim<H>,
         block: BlockNo,
         bytes: &[u8],
         failure: Option<&'static str>,
@@ -281,7 +275,7 @@ impl Device {
     }
 
     /// Flushes the cache. `by` is the cell that submitted it, or the supervisor.
-    fn flush<E>(&mut self, sim: &mut Simulation<E>, by: Option<CellId>, mark: usize, fails: bool) {
+    fn flush<H>(&mut self, sim: &mut Sim<H>, by: Option<CellId>, mark: usize, fails: bool) {
         if !fails {
             return self.disk.flush(mark);
         }
@@ -303,38 +297,28 @@ impl Device {
         }
     }
 
-    pub(super) fn write_of_supervisor<H>(
+    /// Submits a write of the supervisor, or a flush. `by` is the supervisor's number.
+    pub(super) fn supervise<H>(
         &mut self,
         sim: &mut Sim<H>,
-        number: u64,
+        by: u64,
         io: SupervisorIo,
-        write: BlockWrite,
+        write: Option<BlockWrite>,
     ) {
-        let fails = sim.is_drawn(sim.faults.supervisor_write, 1000);
-        self.supervise(sim, number, io, Supervised { doing: SupervisorDoing::Write(write), fails });
-    }
-
-    pub(super) fn flush_of_supervisor<H>(
-        &mut self,
-        sim: &mut Sim<H>,
-        number: u64,
-        io: SupervisorIo,
-    ) {
-        let fails = sim.is_drawn(sim.faults.supervisor_flush, 1000);
-        let doing = SupervisorDoing::Flush(self.disk.mark());
-        self.supervise(sim, number, io, Supervised { doing, fails });
-    }
-
-    fn supervise<H>(&mut self, sim: &mut Sim<H>, by: u64, io: SupervisorIo, request: Supervised) {
-        self.supervised.insert(io, request);
+        let (doing, chance) = match write {
+            Some(write) => (SupervisorDoing::Write(write), sim.faults.supervisor_write),
+            None => (SupervisorDoing::Flush(self.disk.mark()), sim.faults.supervisor_flush),
+        };
+        let fails = sim.is_drawn(chance, 1000);
+        self.supervised.insert(io, Supervised { doing, fails });
         let delay = sim.io_delay();
         sim.plan(delay, Happening::SupervisorIo { by, io });
     }
 
     /// Ends an I/O of the supervisor.
-    pub(super) fn end_supervised<E>(
+    pub(super) fn end_supervised<H>(
         &mut self,
-        sim: &mut Simulation<E>,
+        sim: &mut Sim<H>,
         incidents: &mut Incidents,
         io: SupervisorIo,
     ) -> Result<(), Errno> {
@@ -345,9 +329,9 @@ impl Device {
     }
 
     /// The I/O in flight of a killed supervisor is carried out, or not. Its successor flushes.
-    pub(super) fn let_supervised_land<E>(
+    pub(super) fn let_supervised_land<H>(
         &mut self,
-        sim: &mut Simulation<E>,
+        sim: &mut Sim<H>,
         incidents: &mut Incidents,
     ) -> Result<(), Errno> {
         for request in std::mem::take(&mut self.supervised).into_values() {
@@ -363,9 +347,9 @@ impl Device {
         self.flush_result(None)
     }
 
-    fn carry_out_supervised<E>(
+    fn carry_out_supervised<H>(
         &mut self,
-        sim: &mut Simulation<E>,
+        sim: &mut Sim<H>,
         incidents: &mut Incidents,
         request: Supervised,
     ) -> Result<(), Errno> {
@@ -390,7 +374,7 @@ impl Device {
 
 /// Draws a fault. Not before the cell serves: a cell that cannot read its predecessor's state ends
 /// the fleet.
-fn draw_fault<E>(sim: &mut Simulation<E>, host: &CellHost, doing: Doing) -> Option<Fault> {
+fn draw_fault<H>(sim: &mut Sim<H>, host: &CellHost, doing: Doing) -> Option<Fault> {
     if !host.slots.is_ready {
         return None;
     }
@@ -409,13 +393,13 @@ fn draw_fault<E>(sim: &mut Simulation<E>, host: &CellHost, doing: Doing) -> Opti
 
 /// Draws whether a flush makes a write-through durable, which may fail. It then covers more writes
 /// than it must.
-pub(super) fn draw_flush_behind<E>(sim: &mut Simulation<E>) -> bool {
+pub(super) fn draw_flush_behind<H>(sim: &mut Sim<H>) -> bool {
     sim.faults.cell_flush > 0 && sim.rng.chance(1, 2)
 }
 
 /// Draws whether the I/O in flight of a dead process is carried out. A flush that would fail is
 /// not: no process would receive the error, and nothing is promised then (decision 14).
-fn is_carried_out<E>(sim: &mut Simulation<E>, is_failing_flush: bool) -> bool {
+fn is_carried_out<H>(sim: &mut Sim<H>, is_failing_flush: bool) -> bool {
     if is_failing_flush {
         sim.count("a failing flush of a dead process left out");
     }

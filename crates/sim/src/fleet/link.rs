@@ -9,7 +9,6 @@ use warren_proto::Wire;
 use warren_supervisor::ALARMS_MAX;
 
 use super::happening::{Happening, Sim};
-use crate::simulation::Simulation;
 
 /// Messages that an inbox has room for; further ones wait at the sender.
 const INBOX_MAX: usize = 3;
@@ -38,14 +37,14 @@ pub(super) struct Links {
 
 impl Links {
     /// All processes begin, with links that can be read.
-    pub(super) fn begin<E>(&mut self, sim: &mut Simulation<E>, cells: u16) {
+    pub(super) fn begin<H>(&mut self, sim: &mut Sim<H>, cells: u16) {
         self.alarms = 0;
         (0..cells).for_each(|cell| self.make(sim, cells, CellId(cell)));
         self.links.values_mut().for_each(|link| link.is_open = true);
     }
 
     /// Makes fresh links between the cell and all others. They cannot be read yet.
-    pub(super) fn make<E>(&mut self, sim: &mut Simulation<E>, cells: u16, id: CellId) {
+    pub(super) fn make<H>(&mut self, sim: &mut Sim<H>, cells: u16, id: CellId) {
         for other in (0..cells).map(CellId).filter(|other| *other != id) {
             for pair in [(id, other), (other, id)] {
                 let number = sim.place();
@@ -76,7 +75,7 @@ impl Links {
 
     /// Draws whether the message is damaged. The number of these is bounded, because each ends a
     /// process.
-    pub(super) fn is_damaged<E>(&mut self, sim: &mut Simulation<E>, message: &PeerMessage) -> bool {
+    pub(super) fn is_damaged<H>(&mut self, sim: &mut Sim<H>, message: &PeerMessage) -> bool {
         if self.alarms >= DAMAGED_MAX || !sim.is_drawn(sim.faults.damage, 10_000) {
             return false;
         }
@@ -94,7 +93,7 @@ impl Links {
     }
 
     /// The receiver reads nothing more from the link.
-    pub(super) fn make_void<E>(&mut self, sim: &mut Simulation<E>, from: CellId, to: CellId) {
+    pub(super) fn make_void<H>(&mut self, sim: &mut Sim<H>, from: CellId, to: CellId) {
         let link = self.link(from, to);
         if !link.messages.is_empty() {
             sim.count("messages behind a damaged one");
@@ -149,9 +148,9 @@ impl Links {
     }
 
     /// The messages that a lost cell had sent and that were not handled, one by one.
-    pub(super) fn remaining<E>(
+    pub(super) fn remaining<H>(
         &mut self,
-        sim: &mut Simulation<E>,
+        sim: &mut Sim<H>,
         lost: CellId,
         by: CellId,
     ) -> Option<PeerMessage> {

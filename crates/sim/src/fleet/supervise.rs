@@ -64,11 +64,11 @@ fn follow_one<W: Surroundings>(world: &mut W, effect: SupervisorEffect) {
     match effect {
         SupervisorEffect::Send { to, order } => send_order(fleet, to, order),
         SupervisorEffect::Write { io, block, bytes } => {
-            let (sim, number) = (&mut fleet.sim, fleet.supervisor.number);
-            fleet.device.write_of_supervisor(sim, number, io, (block, bytes));
+            let (sim, by) = (&mut fleet.sim, fleet.supervisor.number);
+            fleet.device.supervise(sim, by, io, Some((block, bytes)));
         }
         SupervisorEffect::Flush { io } => {
-            fleet.device.flush_of_supervisor(&mut fleet.sim, fleet.supervisor.number, io);
+            fleet.device.supervise(&mut fleet.sim, fleet.supervisor.number, io, None);
         }
         SupervisorEffect::Wake(at) => {
             let at = at.max(fleet.sim.now);

@@ -294,7 +294,7 @@ fn live(world: &mut World) -> Result<(), String> {
     }
     // A dead cell may also have executed requests that it had not answered.
     for id in world.fleet.cell_ids() {
-        let slots = &mut world.fleet.cells[usize::from(id.0)].slots;
+        let slots = &mut world.fleet.host_mut(id).slots;
         for ((to, seq), (hint, answer)) in std::mem::take(&mut slots.executed) {
             would_answer(world, id, to, seq, hint, answer);
         }

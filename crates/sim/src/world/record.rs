@@ -103,7 +103,7 @@ pub(super) fn note_pending_locks(world: &mut World, cell: CellId, id: ClientId) 
 
 /// Records what a predecessor executed for clients that are gone, and that took effect.
 pub(super) fn note_unanswered(world: &mut World, id: CellId) {
-    let host = &world.fleet.cells[usize::from(id.0)];
+    let host = world.fleet.host(id);
     let cell = host.cell.as_ref().expect("it is ready");
     let is_new = |(to, seq, _): &(SlotRef, u32, &Answer)| !host.slots.is_answered(*to, *seq);
     let executed = cell.unanswered().filter(is_new);
@@ -113,7 +113,7 @@ pub(super) fn note_unanswered(world: &mut World, id: CellId) {
         if world.clients.iter().any(|client| client.id == to.client && client.is_gone) {
             would_answer(world, id, to, seq, hint, answer);
         } else {
-            let slots = &mut world.fleet.cells[usize::from(id.0)].slots;
+            let slots = &mut world.fleet.host_mut(id).slots;
             slots.executed.entry((to, seq)).or_insert((hint, answer));
         }
     }

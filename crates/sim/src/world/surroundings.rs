@@ -97,7 +97,7 @@ impl Surroundings for World {
             }
             // The cell had nothing left to do.
             Err(Failure::CellExited { cell, .. })
-                if self.fleet.cells[usize::from(cell.0)].dead && self.phase == Phase::Stopping =>
+                if self.fleet.host(cell).dead && self.phase == Phase::Stopping =>
             {
                 self.fleet.sim.count("a cell killed after the last checkpoint");
             }
