@@ -80,11 +80,10 @@ pub(crate) fn on_call(call: &SystemCall) -> Verdict {
 }
 
 /// Any call of a program that has files open here, or may have them later.
-#[inline(never)]
+#[inline]
 fn on_descriptors(call: &SystemCall, class: Class) -> Option<Verdict> {
     if is_child() {
-        files::adoption::in_child(call);
-        return files::lending::in_child(call);
+        return in_child(call);
     }
     files::lending::take_back();
     if files::pending::are_any() {
@@ -94,6 +93,14 @@ fn on_descriptors(call: &SystemCall, class: Class) -> Option<Verdict> {
         }
     }
     if files::are_any() { files::on_call(call, class.is_by_path()) } else { None }
+}
+
+/// A call of a child of `vfork` whose parent has files open here.
+#[cold]
+#[inline(never)]
+fn in_child(call: &SystemCall) -> Option<Verdict> {
+    files::adoption::in_child(call);
+    files::lending::in_child(call)
 }
 
 /// A call by the numbers of another architecture. It may change anything.

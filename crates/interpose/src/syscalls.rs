@@ -28,9 +28,10 @@ macro_rules! rows {
         /// The numbers that have rows.
         pub(super) const NUMBERS: &[usize] = &[$($number),*];
 
-        pub(super) static ROWS: [crate::syscalls::Row; crate::syscalls::END] = {
+        /// The last one is for all other numbers.
+        pub(super) static ROWS: [crate::syscalls::Row; crate::syscalls::END + 1] = {
             use crate::syscalls::{Arguments, Care, Class, Names, Numbers, OnFile, Row, Takes};
-            let mut rows = [Row::UNKNOWN; crate::syscalls::END];
+            let mut rows = [Row::UNKNOWN; crate::syscalls::END + 1];
             $(rows[nr::$name] = Row {
                 class: Class::$class,
                 care: judged!(Care $care),
@@ -90,12 +91,10 @@ const _: () = {
     }
 };
 
-static UNKNOWN: Row = Row::UNKNOWN;
-
 /// The row of the call with this number.
 #[inline]
 pub(crate) fn row(number: usize) -> &'static Row {
-    rows::ROWS.get(number).unwrap_or(&UNKNOWN)
+    &rows::ROWS[number.min(END)]
 }
 
 impl Row {
@@ -230,8 +229,14 @@ impl Arguments {
     }
 
     /// Their values.
+    #[inline]
     pub(crate) fn of(self, args: &[usize; 6]) -> impl Iterator<Item = usize> {
-        args.iter().enumerate().filter(move |(at, _)| self.0 >> at & 1 != 0).map(|(_, it)| *it)
+        let mut bits = self.0;
+        core::iter::from_fn(move || {
+            let value = args.get(bits.trailing_zeros() as usize).copied();
+            bits &= bits.wrapping_sub(1);
+            value
+        })
     }
 }
 

@@ -91,7 +91,8 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
         handover::before_loss(call, descriptor);
     }
     let cloned = || copy::clone(third, descriptor);
-    let on_file = || table::find(descriptor as u32 as usize).and_then(|file| one(call, &file));
+    let on_file =
+        || table::find(descriptor as u32 as usize).and_then(|file| one(call, operation, &file));
     let result = match operation {
         OnFile::Nothing | OnFile::Link => None,
         OnFile::Ioctl if arguments::NAME_OTHERS.contains(&(second as u32)) => {
@@ -198,15 +199,14 @@ fn clone_flags(call: &SystemCall) -> usize {
 }
 
 /// A call that names one descriptor. None if the kernel is to make it.
-fn one(call: &SystemCall, file: &Served) -> Option<isize> {
-    if !watchers::may_serve(call, file) {
+fn one(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
+    if !watchers::may_serve(operation, file) {
         return None;
     }
     let [_, second, third, fourth, ..] = call.args;
-    if file.flags() & open::O_PATH != 0 && !is_of_places(call) {
+    if file.flags() & open::O_PATH != 0 && !is_of_places(call, operation) {
         return None;
     }
-    let operation = call.row().file;
     if operation.changes() && !admission::lets_change() {
         return None;
     }
@@ -230,9 +230,9 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
         OnFile::SyncRange => hints::sync_range(second, third, fourth),
         OnFile::StatMount => hints::stat_mount(second),
         OnFile::GetXattr | OnFile::SetXattr | OnFile::ListXattr if !file.is_directory() => {
-            xattr::one(call, file)
+            xattr::one(call, operation, file)
         }
-        _ if file.is_written() => written::one(call, file),
+        _ if file.is_written() => written::one(call, operation, file),
         OnFile::Read => {
             let (pieces, offset) = Pieces::of_read(call)?;
             match offset {
@@ -251,8 +251,8 @@ fn one(call: &SystemCall, file: &Served) -> Option<isize> {
 }
 
 /// Whether a call works on a descriptor that is only a place in the tree (`O_PATH`).
-fn is_of_places(call: &SystemCall) -> bool {
-    match call.row().file {
+fn is_of_places(call: &SystemCall, operation: OnFile) -> bool {
+    match operation {
         OnFile::Stat | OnFile::StatMount | OnFile::Close | OnFile::Duplicate => true,
         OnFile::Control => {
             let command = call.args[1] as u32 as usize;

@@ -56,12 +56,16 @@ fn is_selected(set: usize, number: usize) -> bool {
 }
 
 /// Whether a path of the call may lead to a descriptor.
+#[inline]
 pub(super) fn leads_to_descriptors(call: &SystemCall) -> bool {
-    call.paths().any(|path| {
-        TO_DESCRIPTORS.iter().any(|start| memory::starts_with(path, start))
-            || memory::starts_with(path, PROC)
-                && memory::contains(path + PROC.len() - 1, OF_DESCRIPTORS)
-    })
+    call.paths().any(leads_to_descriptor)
+}
+
+#[inline(never)]
+fn leads_to_descriptor(path: usize) -> bool {
+    TO_DESCRIPTORS.iter().any(|start| memory::starts_with(path, start))
+        || memory::starts_with(path, PROC)
+            && memory::contains(path + PROC.len() - 1, OF_DESCRIPTORS)
 }
 
 #[cfg(test)]

@@ -175,6 +175,14 @@ fn lend(file: &Served) -> Result<(), isize> {
 /// table.
 #[inline]
 pub(in super::super) fn take_back() {
+    if table::is_lent() || table::has_returned() {
+        take_back_now();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn take_back_now() {
     if table::is_lent() {
         table::arrive();
     }

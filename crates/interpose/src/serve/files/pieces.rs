@@ -22,6 +22,7 @@ pub(super) enum Pieces {
 impl Pieces {
     /// The pieces that a call reads into, with the position if it names one. `None` if the kernel
     /// is to make the call.
+    #[inline]
     pub(super) fn of_read(call: &SystemCall) -> Option<(Self, Option<isize>)> {
         let [_, second, third, ..] = call.args;
         let pieces = match call.number {
@@ -33,6 +34,7 @@ impl Pieces {
 
     /// The pieces of a `struct iovec` array. `None` if the kernel would refuse or shorten them,
     /// which looks at all pieces first.
+    #[inline(never)]
     fn vector(array: usize, count: usize) -> Option<Self> {
         let vector = (count <= PIECES_MAX).then_some(Self::Vector(array, count))?;
         let mut total = 0_usize;
@@ -77,6 +79,7 @@ fn piece(array: usize, at: usize) -> Option<(usize, usize)> {
 
 /// Where a call reads or writes, or `None` for at the offset of the descriptor. `None` instead of
 /// both for flags, which the kernel is to obey.
+#[inline]
 pub(super) fn position(call: &SystemCall) -> Option<Option<isize>> {
     let [_, _, _, position, _, flags] = call.args;
     match call.number {

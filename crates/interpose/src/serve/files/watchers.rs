@@ -1,8 +1,8 @@
 //! Open files that programs watch: the kernel has them from the first call on that a watcher sees.
 
-use crate::call::SystemCall;
 use crate::fleet::names::Place;
 use crate::fleet::watches;
+use crate::syscalls::OnFile;
 
 use super::super::admission;
 use super::super::cwd::{self, Directory};
@@ -12,10 +12,9 @@ use super::table::{PATH_MAX, Served};
 
 /// Whether the call on this file may be served: no watcher sees it, or there is none.
 #[inline]
-pub(super) fn may_serve(call: &SystemCall, file: &Served) -> bool {
+pub(super) fn may_serve(operation: OnFile, file: &Served) -> bool {
     let watched = watches::state();
-    let is_unwatched = || call.row().file.is_unwatched();
-    watched == file.watches() || watched == 0 || is_unwatched() || has_none(file, watched)
+    watched == file.watches() || watched == 0 || operation.is_unwatched() || has_none(file, watched)
 }
 
 /// Looks for watchers of the file, and keeps that there are none.

@@ -30,12 +30,12 @@ const PERMISSIONS: usize = 0o7777;
 const PIECES_MAX: usize = 16;
 
 /// A call on a file that is written. None if the kernel is to make it.
-pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
+pub(super) fn one(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
     let [_, second, third, fourth, ..] = call.args;
     if !fleet::is_ours(file.guard()) {
         return None;
     }
-    match call.row().file {
+    match operation {
         OnFile::Read => {
             let (pieces, offset) = Pieces::of_read(call)?;
             match offset {

@@ -15,10 +15,10 @@ use super::super::xattrs::{Named, VALUE_MAX, name, no_list, read_new, result_of}
 use super::table::Served;
 
 /// `fgetxattr`, `fsetxattr` and `flistxattr`. None if the kernel is to make the call.
-pub(super) fn one(call: &SystemCall, file: &Served) -> Option<isize> {
+pub(super) fn one(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
     let [_, second, third, fourth, fifth, _] = call.args;
     let of = Bearer::Open(file.node());
-    match call.row().file {
+    match operation {
         OnFile::ListXattr => {
             let list =
                 |room: &mut Room| result_of(fleet::list(&mut room.client, of), (second, third));
