@@ -3,6 +3,7 @@
 //! A call needs care if it would undo what this library rests on (signals, children, exec,
 //! sandboxes), if it changes memory whose contents we remember, or if it ends the process.
 
+use crate::abi::MAP_FIXED;
 use crate::call::Verdict;
 use crate::exec;
 use crate::frame::{Frame, Next};
@@ -36,12 +37,10 @@ fn protect(frame: &mut Frame, care: Care) -> Next {
     match care {
         Care::Nothing => {}
         Care::Unmap if frame.is_in(frame.call.args[0], frame.call.args[1]) => return frame.done(0),
+        // It replaces nothing.
+        Care::Map if frame.call.args[3] & MAP_FIXED == 0 => {}
         Care::Map | Care::Unmap | Care::Remap => {
             object::forget_changed(&frame.call);
-            image::forget_changed(&frame.call);
-            return change_memory(frame);
-        }
-        Care::ProtectKey => {
             image::forget_changed(&frame.call);
             return change_memory(frame);
         }

@@ -117,8 +117,8 @@ pub(crate) fn on_dispatch(number: usize) {
 
 /// The program changes mappings. What it has changed is not replaced.
 pub(crate) fn forget_changed(call: &SystemCall) {
-    let [start, length, _, flags, ..] = call.args;
-    if mapped() == Part::All || (call.number == nr::MMAP && flags & MAP_FIXED == 0) {
+    let [start, length, ..] = call.args;
+    if mapped() == Part::All {
         return;
     }
     if start < END.load(Relaxed) && START.load(Relaxed) < start.saturating_add(length) {

@@ -10,7 +10,7 @@
 use core::slice;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::abi::{MAP_FIXED, PROT_EXEC, PROT_READ, PROT_WRITE, nr};
+use crate::abi::{PROT_EXEC, PROT_READ, PROT_WRITE};
 use crate::call::SystemCall;
 use crate::maps::{self, BUFFER, Mapping};
 
@@ -41,10 +41,7 @@ static ENDS: [(AtomicUsize, AtomicUsize); OBJECTS] =
 
 /// A call is about to change mappings.
 pub(crate) fn forget_changed(call: &SystemCall) {
-    let [start, length, _, flags, ..] = call.args;
-    if call.number == nr::MMAP && flags & MAP_FIXED == 0 {
-        return;
-    }
+    let [start, length, ..] = call.args;
     for (known_start, known_end) in &ENDS {
         if known_start.load(Relaxed) < start.saturating_add(length)
             && start < known_end.load(Relaxed)

@@ -173,8 +173,6 @@ pub(crate) enum Care {
     Unmap,
     /// Changes mappings or the rights to them.
     Remap,
-    /// `pkey_mprotect`.
-    ProtectKey,
     /// Takes pages away: a shorter file those behind its end.
     Pages,
     /// `madvise`: some advices take pages away.

@@ -104,7 +104,7 @@ fn takes_away(call: &SystemCall) -> bool {
         Care::Advise => advises_harm(third),
         Care::AdviseOf => advises_harm(fourth),
         Care::Attach => third & SHM_REMAP != 0,
-        Care::Unmap | Care::Remap | Care::ProtectKey | Care::Pages => true,
+        Care::Unmap | Care::Remap | Care::Pages => true,
         _ => false,
     }
 }

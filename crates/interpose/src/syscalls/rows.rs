@@ -332,7 +332,7 @@ rows! {
     326 COPY_FILE_RANGE         Plain      -          AC       -    Other   Copy       -;
     327 PREADV2                 Wait       -          A        -    Other   Read       -;
     328 PWRITEV2                Wait       -          A        -    Other   Write      -;
-    329 PKEY_MPROTECT           Plain      ProtectKey -        -    Other   -          -;
+    329 PKEY_MPROTECT           Plain      Remap      -        -    Other   -          -;
     330 PKEY_ALLOC              Keys       -          -        -    Other   -          -;
     331 PKEY_FREE               Plain      -          -        -    Other   -          -;
     332 STATX                   Path       -          A        B    Keeps   StatAt     -;
