@@ -57,7 +57,7 @@ pub(crate) fn prepare(
     if turn.sessions.leases.has_acknowledged() {
         for change in changes {
             for key in leases_of(change).iter().flatten() {
-                free &= recall(shards.own(change.shard()), key, client, turn);
+                free &= recall(shards.shard(change.shard()), key, client, turn);
             }
         }
     }
@@ -81,7 +81,7 @@ pub(crate) fn prepare(
         let budget = shards[&shard].budget();
         let blocks = same().map(|change| budget.change(change)).sum();
         let need = Need { blocks, growth: Growth::of(same()) };
-        room = room.and(reserve(shards.own(shard), need, state, turn)?);
+        room = room.and(reserve(shards.shard(shard), need, state, turn)?);
     }
     Ok(room)
 }
@@ -97,7 +97,7 @@ fn give_way(
     let keys: Vec<LeaseKey> = changes.iter().flat_map(leases_of).flatten().collect();
     for change in changes.iter().filter(|change| change.is_of_entry()) {
         wait_for_names(
-            shards.own(change.shard()),
+            shards.shard(change.shard()),
             change.home(),
             &keys,
             front,
@@ -124,12 +124,12 @@ pub(crate) fn make(
     }
     for change in changes {
         // By reference: a step of its own would be a copy of the change.
-        shards.own(change.shard()).change(&mut room, |shard| make_one(shard, change, turn.fleet));
+        shards.shard(change.shard()).change(&mut room, |shard| make_one(shard, change, turn.fleet));
         turn.note_change(change);
     }
     for change in changes {
         if let Change::RemoveLink { ino, .. } = change {
-            unlinked(shards.own(ino.shard()), *ino, &mut room, turn);
+            unlinked(shards.shard(ino.shard()), *ino, &mut room, turn);
         }
     }
 }

@@ -194,7 +194,7 @@ impl Checkpoint {
                 }
             }
             if places.len() < shard.tree.dirty_nodes() {
-                if claim_spare(shards.own(id), turn) {
+                if claim_spare(shards.shard(id), turn) {
                     continue;
                 }
                 let shard = shards.get_mut(&id).expect("owned");
@@ -217,10 +217,10 @@ impl Checkpoint {
                 break;
             }
         }
-        if places.is_empty() && !shards.own(id).changed {
+        if places.is_empty() && !shards.shard(id).changed {
             return Ok(());
         }
-        let shard = shards.own(id);
+        let shard = shards.shard(id);
         let (root, height, nodes) = shard.tree.write_out(turn.fleet.checkpoints.number(), &places);
         check_nodes(id, &nodes);
         shard.changed = false;

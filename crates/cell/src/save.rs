@@ -24,7 +24,7 @@ pub(crate) fn save(shards: &mut Shards, turn: &mut Turn<'_>) -> Result<(), Stop>
         while turn.log_has_room()
             && let Some(ino) = first_uncovered(shards)
         {
-            match cover_file(shards.own(ino.shard()), ino, turn) {
+            match cover_file(shards.shard(ino.shard()), ino, turn) {
                 Ok(()) => turn.seal(),
                 Err(Stop::Fail(_)) => break,
                 Err(wait) => return Err(wait),

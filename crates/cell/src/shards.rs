@@ -237,7 +237,7 @@ impl Shards {
     }
 
     /// A shard of this cell that the caller was handed.
-    pub(crate) fn own(&mut self, id: ShardId) -> &mut Shard {
+    pub(crate) fn shard(&mut self, id: ShardId) -> &mut Shard {
         self.get_mut(&id).expect("a handler reaches only what it was handed")
     }
 

@@ -71,5 +71,5 @@ fn place_pages(shards: &mut Shards, limit: usize, turn: &mut Turn<'_>) -> Result
     let Some(first) = shards.values().find_map(|shard| shard.pages.first_dirty()) else {
         return Ok(());
     };
-    place_run(shards.own(first.0.shard()), first, limit, turn)
+    place_run(shards.shard(first.0.shard()), first, limit, turn)
 }

@@ -82,7 +82,7 @@ impl Core {
         }
         if !turn.plants(Plant::KeepLocks) {
             for ino in turn.sessions.lock_index.files_of(client) {
-                let locks = &mut self.shards.own(ino.shard()).file_locks;
+                let locks = &mut self.shards.shard(ino.shard()).file_locks;
                 locks.forget_client(ino, client, &mut turn.sessions.lock_index);
             }
             grant_file_locks(self.shards.values_mut(), turn);

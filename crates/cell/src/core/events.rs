@@ -291,7 +291,7 @@ impl Core {
     /// These pages were written, and may be lost: they are dirty again, and their files are behind.
     fn write_again(&mut self, lost: Vec<(PageNo, FrameNo)>, turn: &mut Turn<'_>) {
         for (at, _) in lost {
-            let shard = self.shards.own(at.0.shard());
+            let shard = self.shards.shard(at.0.shard());
             shard.pages.mark_dirty(at, &mut turn.cache.frames);
             shard.behind.insert(at.0);
         }

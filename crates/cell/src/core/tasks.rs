@@ -312,10 +312,10 @@ impl Core {
                 self.examination.run(end, self.replay.claimed(), turn).map(|()| None)
             }
             Work::Reap { ino } => {
-                reap(self.shards.own(ino.shard()), *ino, &mut task.state, turn).map(|()| None)
+                reap(self.shards.shard(ino.shard()), *ino, &mut task.state, turn).map(|()| None)
             }
             Work::Clean { shard } => {
-                self.cleaner.clean(self.shards.own(*shard), turn).map(|()| None)
+                self.cleaner.clean(self.shards.shard(*shard), turn).map(|()| None)
             }
             Work::Fix if turn.log.is_kept() => {
                 self.checkpoint.fix_kept(self.replay.claimed(), turn).map(|()| None)
@@ -509,11 +509,11 @@ impl Core {
                 turn.waits.wait_for(io.map_or(WaitKey::Frames, WaitKey::Io), id);
             }
             Wait::Pages(shard, pages) => {
-                let shard = self.shards.own(shard);
+                let shard = self.shards.shard(shard);
                 wait_for_pages(shard, id, &mut task.state, pages, turn);
             }
             Wait::Key(key) => {
-                let shard = self.shards.own(key.shard());
+                let shard = self.shards.shard(key.shard());
                 shard.locks.observe(&key, id);
             }
             Wait::Recall => turn.waits.wait_for(WaitKey::Recall, id),

@@ -80,7 +80,7 @@ pub(crate) fn lock_file(
     }
     // A lock that was released or weakened lets other requests continue, whether or not this one
     // succeeded.
-    grant_file_locks([shards.own(ino.shard())], turn);
+    grant_file_locks([shards.shard(ino.shard())], turn);
     match outcome {
         Ok(LockOutcome::Granted) => done(Reply::Done),
         Ok(LockOutcome::Blocked) => {
@@ -105,7 +105,7 @@ fn lock_or_wait(
     wait: Option<TaskId>,
     sessions: &mut Sessions,
 ) -> Result<LockOutcome, Stop> {
-    let locks = &mut shards.own(ino.shard()).file_locks;
+    let locks = &mut shards.shard(ino.shard()).file_locks;
     if locks.lock(ino, who, spec, &mut sessions.lock_index)? == LockOutcome::Granted {
         return Ok(LockOutcome::Granted);
     }
@@ -119,7 +119,7 @@ fn lock_or_wait(
             return Err(Errno::EDEADLK.into());
         }
     }
-    let locks = &mut shards.own(ino.shard()).file_locks;
+    let locks = &mut shards.shard(ino.shard()).file_locks;
     locks.wait(ino, id, who, spec, &mut sessions.lock_index);
     Ok(LockOutcome::Blocked)
 }
@@ -173,7 +173,7 @@ pub(crate) fn grant_more_file_locks(shards: &mut Shards, turn: &mut Turn<'_>) {
 /// The task stops waiting for a file lock, if it did.
 pub(crate) fn cancel_lock(id: TaskId, shards: &mut Shards, sessions: &mut Sessions) {
     if let Some(ino) = sessions.lock_index.file_of(id) {
-        shards.own(ino.shard()).file_locks.cancel(id, &mut sessions.lock_index);
+        shards.shard(ino.shard()).file_locks.cancel(id, &mut sessions.lock_index);
     }
 }
 

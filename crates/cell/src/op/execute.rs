@@ -148,7 +148,7 @@ fn cover_replacements(
         if let Some(ino) = replaced_by(change)
             && shards.contains_key(&ino.shard())
         {
-            cover_replacement(shards.own(ino.shard()), ino, turn)?;
+            cover_replacement(shards.shard(ino.shard()), ino, turn)?;
         }
     }
     Ok(())
@@ -177,7 +177,7 @@ fn carry_out(
     }
     let mut opening = Reservation::none();
     if let PlannedReply::Created { attr, found: true, open: Some(access), .. } = &plan.reply {
-        let shard = shards.own(attr.ino.shard());
+        let shard = shards.shard(attr.ino.shard());
         opening = ready_to_open(shard, attr.ino, *access, state, turn)?;
     }
     if !plan.changes.is_empty() {
@@ -243,7 +243,7 @@ fn answer(
             // A new file is empty. Only an existing file is truncated, with all the consequences.
             let kept = if found { AccessMode::all() } else { !AccessMode::TRUNCATE };
             let opened = open.map(|access| {
-                let shard = shards.own(attr.ino.shard());
+                let shard = shards.shard(attr.ino.shard());
                 open_now(shard, attr.ino, access & kept, opening, (client, who), turn)
             });
             if let Some(opened) = &opened {

@@ -276,7 +276,7 @@ impl InheritedFrames {
         let placed = std::mem::take(&mut self.placed);
         let shard_of = |page: &(PageNo, FrameNo, BlockNo)| page.0.0.shard();
         for run in placed.chunk_by(|a, b| shard_of(a) == shard_of(b)) {
-            write_pages(shards.own(shard_of(&run[0])), run, turn.log.image.end(), turn);
+            write_pages(shards.shard(shard_of(&run[0])), run, turn.log.image.end(), turn);
         }
     }
 }

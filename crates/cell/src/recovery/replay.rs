@@ -388,7 +388,7 @@ impl Replay {
                     }
                 }
                 for ino in turn.sessions.lock_index.files_of(*client) {
-                    let locks = &mut shards.own(ino.shard()).file_locks;
+                    let locks = &mut shards.shard(ino.shard()).file_locks;
                     locks.forget_client(ino, *client, &mut turn.sessions.lock_index);
                 }
             }

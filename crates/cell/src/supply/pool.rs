@@ -140,7 +140,7 @@ fn chunk_resolved(shards: &mut Shards, ticket: Ticket, element: Option<u64>, tur
         }
         (Some(chunk), Some(shard)) => {
             // If the chunk is there already, nothing is claimed, and the tasks request another.
-            claim(shards.own(shard), chunk, turn);
+            claim(shards.shard(shard), chunk, turn);
             turn.waits.wake_all(WaitKey::Chunk(shard));
         }
         (Some(chunk), None) => turn.chunks.add(chunk),

@@ -195,7 +195,7 @@ impl Participants {
         let held = &mut self.known.get_mut(&txn).expect("known").keys;
         for (key, mode) in keys {
             let (LockKey::Name(dir, name), LockMode::Write) = (key, mode) else { continue };
-            let shard = shards.own(dir.shard());
+            let shard = shards.shard(dir.shard());
             let Some((ino, _)) = shard.dentry(fleet.volume.secret, *dir, name)? else {
                 continue;
             };
@@ -221,7 +221,7 @@ impl Participants {
         let mut free = true;
         for (key, mode) in keys {
             if let Some(lease) = lease_of(key).filter(|_| is_write(*mode)) {
-                let shard = shards.own(key.shard());
+                let shard = shards.shard(key.shard());
                 free &= recall(shard, &lease, state.client, turn);
                 let kept = [Some(Plant::ForgetRevoke), Some(Plant::RevokeAfterCommit)];
                 if !kept.iter().any(|plant| turn.fleet.volume.plant == *plant) {
@@ -247,7 +247,7 @@ impl Participants {
         let mut values = Vec::with_capacity(keys.len());
         for (key, mode) in keys {
             if let LockKey::Logged(ino) = key {
-                cover_replacement(shards.own(ino.shard()), *ino, turn)?;
+                cover_replacement(shards.shard(ino.shard()), *ino, turn)?;
             }
             let shard = &shards[&key.shard()];
             if let (LockKey::Name(dir, name), true) = (key, is_write(*mode))
@@ -304,7 +304,7 @@ impl Participants {
             });
             if blocks > 0 {
                 let growth = if grows { Growth::Grows } else { Growth::Frees };
-                let room = reserve(shards.own(home), Need { blocks, growth }, state, turn)?;
+                let room = reserve(shards.shard(home), Need { blocks, growth }, state, turn)?;
                 promised.push((home, room.into_promise()));
             }
         }
