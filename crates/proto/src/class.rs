@@ -1,11 +1,40 @@
 //! The classes of a request.
 //!
-//! Cell, runtime, front and simulator use only these. Each class is one `match` over all
-//! requests, without a wildcard arm: the compiler refuses a new request until each class has it.
+//! Cell, runtime, front and simulator use only these. One table has a row for each request, so the
+//! compiler refuses a new request until it is judged.
 
 use warren_base::{Errno, Ino};
 
-use crate::{AccessMode, Answer, CreateFlags, FileName, LockType, Position, RenameFlags, Request};
+use crate::{
+    AccessMode, Answer, CreateFlags, FileName, LockSpec, LockType, Position, RenameFlags, Request,
+};
+
+/// It may write a record to the op log.
+const LOGS: u8 = 1;
+/// It changes the file system.
+const CHANGES: u8 = 2;
+/// To execute it twice differs from executing it once.
+const ACTS: u8 = 4;
+/// It may end tasks of other requests.
+const ENDS_TASKS: u8 = 8;
+/// It needs no capability for its inode: it has a handle, or something else that shows the right.
+const BY_HANDLE: u8 = 16;
+
+const fn when(holds: bool, class: u8) -> u8 {
+    if holds { class } else { 0 }
+}
+
+const fn is_unlock(spec: &LockSpec) -> bool {
+    matches!(spec.lock, LockType::Unlock)
+}
+
+/// Whether a `Create` changes the file system even if the file exists.
+const fn may_create(flags: CreateFlags, access: AccessMode) -> bool {
+    let makes = CreateFlags::EXCLUSIVE.union(CreateFlags::NAMELESS);
+    let may_only_open = flags.contains(CreateFlags::OPEN) && !flags.intersects(makes)
+        || flags.contains(CreateFlags::EXISTING);
+    !may_only_open || access.is_change()
+}
 
 impl Request {
     /// The name that the request creates, unless it exists already.
@@ -25,134 +54,88 @@ impl Request {
         }
     }
 
+    /// The classes of the request.
+    #[rustfmt::skip] // One line for each request.
+    const fn classes(&self) -> u8 {
+        match self {
+            Self::Null                    => 0,
+            Self::Lookup { .. }           => 0,
+            Self::Neighbours { .. }       => 0,
+            Self::GetAttr { .. }          => 0,
+            Self::SetAttr { handle, .. }  => LOGS | CHANGES | ACTS | when(handle.is_some(), BY_HANDLE),
+            Self::Create { flags, access, .. }
+                                          => LOGS | ACTS | when(may_create(*flags, *access), CHANGES),
+            Self::Link { .. }             => LOGS | CHANGES | ACTS,
+            Self::Unlink { .. }           => LOGS | CHANGES | ACTS,
+            Self::Rmdir { .. }            => LOGS | CHANGES | ACTS,
+            Self::Rename { .. }           => LOGS | CHANGES | ACTS,
+            Self::ReadLink { .. }         => 0,
+            Self::ReadDir { .. }          => 0,
+            Self::Open { access, .. }     => LOGS | ACTS | when(access.is_change(), CHANGES),
+            Self::Close { .. }            => LOGS | ACTS | BY_HANDLE,
+            Self::Read { position: Position::Current, .. }
+                                          => LOGS | BY_HANDLE,
+            Self::Read { position: Position::At(_) | Position::End, .. }
+                                          => BY_HANDLE,
+            Self::Write { .. }            => LOGS | CHANGES | ACTS | BY_HANDLE,
+            Self::Seek { .. }             => LOGS | ACTS | BY_HANDLE,
+            Self::Fsync { handle, .. }    => when(handle.is_some(), BY_HANDLE),
+            Self::Sync                    => 0,
+            Self::StatFs                  => 0,
+            Self::GetXattr { .. }         => 0,
+            Self::SetXattr { .. }         => LOGS | CHANGES | ACTS,
+            Self::RemoveXattr { .. }      => LOGS | CHANGES | ACTS,
+            Self::ListXattr { .. }        => 0,
+            Self::Lock { spec, .. }
+                                          => LOGS | ACTS | BY_HANDLE | when(is_unlock(spec), ENDS_TASKS),
+            Self::TestLock { .. }         => BY_HANDLE,
+            // Until it is answered, its owner acquires no new lock that a second execution could
+            // release. A client may release its own locks without a capability.
+            Self::ReleaseLocks { .. }     => LOGS | ENDS_TASKS | BY_HANDLE,
+            Self::Cancel { .. }           => ENDS_TASKS,
+            Self::AwaitRecall { .. }      => ENDS_TASKS,
+            // It contains a capability.
+            Self::Claim { .. }            => BY_HANDLE,
+            Self::Fallocate { .. }        => LOGS | CHANGES | ACTS | BY_HANDLE,
+            Self::CopyRange { .. }        => LOGS | CHANGES | ACTS | BY_HANDLE,
+            Self::FindData { .. }         => BY_HANDLE,
+            Self::GetRemoved { .. }       => 0,
+        }
+    }
+
+    const fn is_of(&self, class: u8) -> bool {
+        self.classes() & class != 0
+    }
+
     /// Whether the request may write a record to the op log, so that it must wait while the log is
     /// full. Requests that change only the session (handles, offsets, locks) are logged too.
     pub const fn may_log(&self) -> bool {
-        match self {
-            Self::SetAttr { .. }
-            | Self::Create { .. }
-            | Self::Link { .. }
-            | Self::Unlink { .. }
-            | Self::Rmdir { .. }
-            | Self::Rename { .. }
-            | Self::Open { .. }
-            | Self::Close { .. }
-            | Self::Read { position: Position::Current, .. }
-            | Self::Write { .. }
-            | Self::Seek { .. }
-            | Self::SetXattr { .. }
-            | Self::RemoveXattr { .. }
-            | Self::Lock { .. }
-            | Self::ReleaseLocks { .. }
-            | Self::Fallocate { .. }
-            | Self::CopyRange { .. } => true,
-            Self::Null
-            | Self::Lookup { .. }
-            | Self::Neighbours { .. }
-            | Self::GetAttr { .. }
-            | Self::ReadLink { .. }
-            | Self::ReadDir { .. }
-            | Self::Read { position: Position::At(_) | Position::End, .. }
-            | Self::Fsync { .. }
-            | Self::Sync
-            | Self::StatFs
-            | Self::GetXattr { .. }
-            | Self::ListXattr { .. }
-            | Self::TestLock { .. }
-            | Self::Cancel { .. }
-            | Self::AwaitRecall { .. }
-            | Self::Claim { .. }
-            | Self::FindData { .. }
-            | Self::GetRemoved { .. } => false,
-        }
+        self.is_of(LOGS)
     }
 
     /// Whether the request always changes the file system: a read-only cell replies with EROFS. A
     /// `Create` that may merely open an existing file is no change.
     pub const fn is_change(&self) -> bool {
-        match self {
-            Self::SetAttr { .. }
-            | Self::Link { .. }
-            | Self::Unlink { .. }
-            | Self::Rmdir { .. }
-            | Self::Rename { .. }
-            | Self::Write { .. }
-            | Self::SetXattr { .. }
-            | Self::RemoveXattr { .. }
-            | Self::Fallocate { .. }
-            | Self::CopyRange { .. } => true,
-            Self::Open { access, .. } => access.is_change(),
-            Self::Create { flags, access, .. } => {
-                let makes = CreateFlags::EXCLUSIVE.union(CreateFlags::NAMELESS);
-                let may_only_open = flags.contains(CreateFlags::OPEN) && !flags.intersects(makes)
-                    || flags.contains(CreateFlags::EXISTING);
-                !may_only_open || access.is_change()
-            }
-            Self::Null
-            | Self::Lookup { .. }
-            | Self::Neighbours { .. }
-            | Self::GetAttr { .. }
-            | Self::ReadLink { .. }
-            | Self::ReadDir { .. }
-            | Self::Close { .. }
-            | Self::Read { .. }
-            | Self::Seek { .. }
-            | Self::Fsync { .. }
-            | Self::Sync
-            | Self::StatFs
-            | Self::GetXattr { .. }
-            | Self::ListXattr { .. }
-            | Self::Lock { .. }
-            | Self::TestLock { .. }
-            | Self::ReleaseLocks { .. }
-            | Self::Cancel { .. }
-            | Self::AwaitRecall { .. }
-            | Self::Claim { .. }
-            | Self::FindData { .. }
-            | Self::GetRemoved { .. } => false,
-        }
+        self.is_of(CHANGES)
     }
 
     /// Whether executing the request twice differs from executing it once, so that a front's
-    /// successor must not send it again. `ReleaseLocks` has no such effect: until it is answered,
-    /// its owner acquires no new lock that a second execution could release.
+    /// successor must not send it again.
     pub const fn has_effect(&self) -> bool {
-        match self {
-            Self::SetAttr { .. }
-            | Self::Create { .. }
-            | Self::Link { .. }
-            | Self::Unlink { .. }
-            | Self::Rmdir { .. }
-            | Self::Rename { .. }
-            | Self::Open { .. }
-            | Self::Close { .. }
-            | Self::Write { .. }
-            | Self::Seek { .. }
-            | Self::SetXattr { .. }
-            | Self::RemoveXattr { .. }
-            | Self::Lock { .. }
-            | Self::Fallocate { .. }
-            | Self::CopyRange { .. } => true,
-            Self::Null
-            | Self::Lookup { .. }
-            | Self::Neighbours { .. }
-            | Self::GetAttr { .. }
-            | Self::ReadLink { .. }
-            | Self::ReadDir { .. }
-            | Self::Read { .. }
-            | Self::Fsync { .. }
-            | Self::Sync
-            | Self::StatFs
-            | Self::GetXattr { .. }
-            | Self::ListXattr { .. }
-            | Self::TestLock { .. }
-            | Self::ReleaseLocks { .. }
-            | Self::Cancel { .. }
-            | Self::AwaitRecall { .. }
-            | Self::Claim { .. }
-            | Self::FindData { .. }
-            | Self::GetRemoved { .. } => false,
-        }
+        self.is_of(ACTS)
+    }
+
+    /// Whether the request occupies no task for long, but may end tasks of other requests: a cell
+    /// admits it also while the tasks of its user are used up, because they may wait for it.
+    pub const fn ends_tasks(&self) -> bool {
+        self.is_of(ENDS_TASKS)
+    }
+
+    /// The inodes that the request names by number, in the order of its
+    /// [`Capabilities`](crate::Capabilities). A handle is a capability itself.
+    #[inline]
+    pub const fn named(&self) -> (Option<Ino>, Option<Ino>) {
+        if self.is_of(BY_HANDLE) { (None, None) } else { (self.inode(), self.other_inode()) }
     }
 
     /// Whether a front's change of names was refused, because another front, which waits for this
@@ -168,45 +151,6 @@ impl Request {
         );
         changes_names && *answer == Err(Errno::EDEADLK)
     }
-
-    /// Whether the request occupies no task for long, but may end tasks of other requests: a cell
-    /// admits it also while the tasks of its user are used up, because they may wait for it.
-    pub const fn ends_tasks(&self) -> bool {
-        match self {
-            Self::Lock { spec, .. } => matches!(spec.lock, LockType::Unlock),
-            Self::ReleaseLocks { .. } | Self::Cancel { .. } | Self::AwaitRecall { .. } => true,
-            Self::Null
-            | Self::Lookup { .. }
-            | Self::Neighbours { .. }
-            | Self::GetAttr { .. }
-            | Self::SetAttr { .. }
-            | Self::Create { .. }
-            | Self::Link { .. }
-            | Self::Unlink { .. }
-            | Self::Rmdir { .. }
-            | Self::Rename { .. }
-            | Self::ReadLink { .. }
-            | Self::ReadDir { .. }
-            | Self::Open { .. }
-            | Self::Close { .. }
-            | Self::Read { .. }
-            | Self::Write { .. }
-            | Self::Seek { .. }
-            | Self::Fsync { .. }
-            | Self::Sync
-            | Self::StatFs
-            | Self::GetXattr { .. }
-            | Self::SetXattr { .. }
-            | Self::RemoveXattr { .. }
-            | Self::ListXattr { .. }
-            | Self::TestLock { .. }
-            | Self::Claim { .. }
-            | Self::Fallocate { .. }
-            | Self::CopyRange { .. }
-            | Self::FindData { .. }
-            | Self::GetRemoved { .. } => false,
-        }
-    }
 }
 
 impl AccessMode {
@@ -219,9 +163,7 @@ impl AccessMode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        ByteRange, FileName, Handle, LockFlavour, LockOwner, LockSpec, NewInode, ReadFlags,
-    };
+    use crate::{ByteRange, FileName, Handle, LockFlavour, LockOwner, NewInode, ReadFlags};
     use warren_base::Ino;
 
     const HANDLE: Handle = Handle { ino: Ino::ROOT, open: 1 };

@@ -113,32 +113,7 @@ impl Request {
             Self::ReadDir { dir, cookie, bytes_max, leased } => {
                 NameRequest::ReadDir { dir, cookie, bytes_max, leased }
             }
-            Self::Null
-            | Self::GetAttr { .. }
-            | Self::SetAttr { .. }
-            | Self::ReadLink { .. }
-            | Self::Open { .. }
-            | Self::Close { .. }
-            | Self::Read { .. }
-            | Self::Write { .. }
-            | Self::Seek { .. }
-            | Self::Fsync { .. }
-            | Self::Sync
-            | Self::StatFs
-            | Self::GetXattr { .. }
-            | Self::SetXattr { .. }
-            | Self::RemoveXattr { .. }
-            | Self::ListXattr { .. }
-            | Self::Lock { .. }
-            | Self::TestLock { .. }
-            | Self::ReleaseLocks { .. }
-            | Self::Cancel { .. }
-            | Self::AwaitRecall { .. }
-            | Self::Claim { .. }
-            | Self::Fallocate { .. }
-            | Self::CopyRange { .. }
-            | Self::FindData { .. }
-            | Self::GetRemoved { .. } => return None,
+            _ => return None,
         })
     }
 }

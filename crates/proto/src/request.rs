@@ -448,53 +448,6 @@ impl Request {
     }
 }
 
-impl Request {
-    /// The inodes that the request names by number, in the order of its [`Capabilities`]. A handle
-    /// is a capability itself, a client may release its own locks without one, and a claim contains
-    /// one.
-    #[inline]
-    pub const fn named(&self) -> (Option<Ino>, Option<Ino>) {
-        match self {
-            Self::SetAttr { handle: Some(_), .. }
-            | Self::Fsync { handle: Some(_), .. }
-            | Self::Lock { .. }
-            | Self::TestLock { .. }
-            | Self::ReleaseLocks { .. }
-            | Self::Claim { .. }
-            | Self::Close { .. }
-            | Self::Read { .. }
-            | Self::Write { .. }
-            | Self::Seek { .. }
-            | Self::Fallocate { .. }
-            | Self::CopyRange { .. }
-            | Self::FindData { .. } => (None, None),
-            Self::Null
-            | Self::Lookup { .. }
-            | Self::Neighbours { .. }
-            | Self::GetAttr { .. }
-            | Self::SetAttr { handle: None, .. }
-            | Self::Create { .. }
-            | Self::Link { .. }
-            | Self::Unlink { .. }
-            | Self::Rmdir { .. }
-            | Self::Rename { .. }
-            | Self::ReadLink { .. }
-            | Self::ReadDir { .. }
-            | Self::Open { .. }
-            | Self::Fsync { handle: None, .. }
-            | Self::Sync
-            | Self::StatFs
-            | Self::GetXattr { .. }
-            | Self::SetXattr { .. }
-            | Self::RemoveXattr { .. }
-            | Self::ListXattr { .. }
-            | Self::Cancel { .. }
-            | Self::AwaitRecall { .. }
-            | Self::GetRemoved { .. } => (self.inode(), self.other_inode()),
-        }
-    }
-}
-
 impl NewInode {
     pub fn directory(mode: u16) -> Self {
         Self { kind: FileKind::Directory, mode, umask: 0, rdev: 0, target: Box::default() }

@@ -67,8 +67,8 @@ pub(super) const DRIVER_MUTANTS: &[Mutant] = &[
     Mutant {
         file: "crates/proto/src/class.rs",
         what: "an unlock waits like any other request",
-        find: "Self::Lock { spec, .. } => matches!(spec.lock, LockType::Unlock),",
-        replace: "Self::Lock { spec, .. } => !matches!(spec.lock, LockType::Unlock),",
+        find: "    matches!(spec.lock, LockType::Unlock)\n",
+        replace: "    !matches!(spec.lock, LockType::Unlock)\n",
         found_by: PROTO,
         is_proven: true,
     },
