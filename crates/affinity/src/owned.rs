@@ -63,8 +63,15 @@ impl<S> Owned<S> {
         Self { shape, slots: shape.affinities().map(slot).collect() }
     }
 
+    #[inline]
     fn slot_mut(&mut self, affinity: Affinity) -> &mut Slot<S> {
         &mut self.slots[self.shape.index(affinity) as usize]
+    }
+
+    /// Whether the affinity has state, handed out or not.
+    #[inline]
+    pub fn has(&self, affinity: Affinity) -> bool {
+        !matches!(self.slots[self.shape.index(affinity) as usize], Slot::None)
     }
 
     /// Takes the state of an affinity that starts to run, if it has some.

@@ -91,8 +91,13 @@ impl Affinity {
     }
 
     /// Whether a message that runs here may access what belongs to `other`.
+    #[inline]
     pub fn covers(self, other: Self) -> bool {
-        other.path().any(|at| at == self)
+        match self {
+            Self::Serial => true,
+            Self::Volume => other != Self::Serial,
+            _ => other.path().any(|at| at == self),
+        }
     }
 
     /// Whether the two may not run at the same time: one covers the other.

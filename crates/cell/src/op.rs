@@ -21,11 +21,11 @@ use crate::op::view::View;
 use crate::run::wait::Stop;
 
 /// The plan of a request on names, given the contents of the view.
-pub(crate) fn plan(view: &mut View<'_>, request: NameRequest<'_>) -> Result<Plan, Stop> {
+pub(crate) fn plan(view: &mut View<'_>, request: &NameRequest<'_>) -> Result<Plan, Stop> {
     if request.created_name().is_some_and(|(_, name)| Handover::is_reserved(name.as_bytes())) {
         return Err(Errno::EPERM.into());
     }
-    match request {
+    match *request {
         NameRequest::Lookup { dir, name } => lookup::lookup(view, dir, name),
         NameRequest::Neighbours { dir, name } => neighbours::neighbours(view, dir, name),
         NameRequest::OpenExisting { dir, name, access } => lookup::open(view, dir, name, access),

@@ -122,7 +122,8 @@ impl Shards {
 
     /// Whether the shard is this cell's, handed out or not, or given up.
     pub(crate) fn contains_key(&self, id: &ShardId) -> bool {
-        self.ids.binary_search(id).is_ok() || self.is_given_up(*id)
+        let is_here = self.affinity_of(*id).is_some_and(|affinity| self.owned.has(affinity));
+        is_here || self.is_given_up(*id)
     }
 
     /// Whether the shard is this cell's and is no longer served.

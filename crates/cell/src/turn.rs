@@ -18,7 +18,7 @@ use crate::fleet::{Fleet, Volume};
 use crate::frames::cache::Cache;
 use crate::lease::marks::{Marked, is_marked};
 use crate::log::OpLog;
-use crate::log::record::{After, Record};
+use crate::log::record::After;
 use crate::plant::Plant;
 use crate::run::wait::Waits;
 use crate::session::Sessions;
@@ -46,28 +46,25 @@ pub(crate) struct Turn<'a> {
     pub(crate) waits: &'a mut Waits,
 }
 
-/// The outcome of code, with the record of its steps. There is no way to the outcome but to seal
-/// the record.
+/// The outcome of code whose steps are the record that is being built. There is no way to the
+/// outcome but to seal the record.
 #[must_use]
-pub(crate) struct Recorded<T> {
-    outcome: T,
-    record: Record,
-}
+pub(crate) struct Recorded<T>(T);
 
 impl<T> Recorded<T> {
     /// Logs the record, with the cause that follows from the outcome. A record without steps is
     /// logged only if it `decides`, and has a cause only then.
+    #[inline(always)]
     pub(crate) fn seal(
         self,
         decides: bool,
         cause: impl FnOnce(&T) -> Cause,
         turn: &mut Turn<'_>,
     ) -> T {
-        turn.log.record = self.record;
         if decides || !turn.log.record.is_empty() {
-            turn.seal_as(&cause(&self.outcome));
+            turn.seal_as(&cause(&self.0));
         }
-        self.outcome
+        self.0
     }
 }
 
@@ -231,10 +228,10 @@ impl Turn<'_> {
     }
 
     /// Runs code whose steps are one record. The steps that were made before are the cell's own.
+    #[inline(always)]
     pub(crate) fn record<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> Recorded<T> {
         self.seal();
-        let outcome = run(self);
-        Recorded { outcome, record: std::mem::take(&mut self.log.record) }
+        Recorded(run(self))
     }
 
     /// Logs the steps that the cell itself has made since the last record, if there are any.

@@ -361,7 +361,7 @@ impl Core {
             }
             let (shards, coordinator) = (&mut self.shards, &mut self.coordinator);
             let call = NameCall { from, request, who };
-            return run_on_names(shards, coordinator, call, (id, state), turn);
+            return run_on_names(shards, coordinator, &call, (id, state), turn);
         }
         match request {
             Request::Null => done(Reply::Done),

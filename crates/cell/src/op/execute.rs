@@ -29,7 +29,6 @@ use crate::turn::Turn;
 use crate::txn::coordinator::Coordinator;
 
 /// A request on names, and who has sent it.
-#[derive(Clone, Copy)]
 pub(crate) struct NameCall<'a> {
     pub(crate) from: SlotRef,
     pub(crate) request: NameRequest<'a>,
@@ -47,7 +46,7 @@ const fn replaced_by(change: &Change) -> Option<Ino> {
 pub(crate) fn run_on_names(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
-    call: NameCall<'_>,
+    call: &NameCall<'_>,
     (id, state): (TaskId, &mut TaskState),
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
@@ -58,7 +57,7 @@ pub(crate) fn run_on_names(
         let txn = state.txn.as_deref();
         let mut view =
             View::new(shards, (&mut turn.fleet.volume, turn.driver.now.wall), call.who, txn);
-        let planned = op::plan(&mut view, call.request);
+        let planned = op::plan(&mut view, &call.request);
         coordinator.steps_up += u64::from(view.steps());
         if let Some(seen) = view.into_seen()
             && !hold_touched(shards, coordinator, (id, state), seen, planned.as_ref().err(), turn)?
@@ -166,7 +165,7 @@ fn own_changes<'a>(shards: &Shards, txn: Option<&Txn>, changes: &'a [Change]) ->
 fn carry_out(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
-    call: NameCall<'_>,
+    call: &NameCall<'_>,
     (id, state): (TaskId, &mut TaskState),
     (plan, room): (&mut Plan, Reservation),
     turn: &mut Turn<'_>,
@@ -198,7 +197,7 @@ fn carry_out(
 /// The data that come with the reply to a request that has opened a file: how many bytes.
 fn data_len(
     shards: &Shards,
-    NameCall { from, request, .. }: NameCall<'_>,
+    &NameCall { from, request, .. }: &NameCall<'_>,
     answer: &Answer,
     turn: &mut Turn<'_>,
 ) -> u32 {
@@ -211,7 +210,7 @@ fn data_len(
 
 fn answer(
     shards: &mut Shards,
-    NameCall { from: SlotRef { client, .. }, request, who }: NameCall<'_>,
+    &NameCall { from: SlotRef { client, .. }, ref request, who }: &NameCall<'_>,
     reply: &mut PlannedReply,
     opening: Reservation,
     turn: &mut Turn<'_>,
