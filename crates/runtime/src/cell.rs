@@ -5,6 +5,7 @@
 //! for the time that [`spin`] allows, then parks: it announces its sleep in its vitals, looks at
 //! all sources once more, and waits in one place for its bell, the device and the timer.
 
+mod activity;
 mod device_watch;
 mod disk;
 mod idling;
@@ -20,7 +21,6 @@ mod review;
 mod spin;
 mod start;
 mod supervisor_link;
-mod watch;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;

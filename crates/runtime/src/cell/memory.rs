@@ -10,7 +10,7 @@
 //! A slot has at most one request queued or in progress, whatever its client writes meanwhile, so
 //! the number of a client's slots bounds its requests. A slot that rings early waits.
 //!
-//! Each turn looks at the doorbells of the clients that were active lately; [`Watch`] says which
+//! Each turn looks at the doorbells of the clients that were active lately; [`Activity`] says which
 //! these are, and how the others are noticed.
 //!
 //! A request that is still in progress when its turn is over counts for its user until it is
@@ -34,8 +34,8 @@ use warren_shm::{
     map_read_only, map_writable,
 };
 
+use super::activity::{Activity, Place};
 use super::meter::Meter;
-use super::watch::{Place, Watch};
 use crate::bell::Rings;
 use crate::error::FleetError;
 use crate::message::ADMIT_DESCRIPTORS;
@@ -154,7 +154,7 @@ pub(super) struct SharedMemory {
     /// By place.
     clients: Vec<Option<ClientMemory>>,
     places: HashMap<ClientId, Place, FixedState>,
-    watch: Watch,
+    activity: Activity,
     /// The number of requests in progress of each user that has any.
     in_progress: BTreeMap<u32, usize>,
     eased: u64,
@@ -169,14 +169,14 @@ pub(super) struct SharedMemory {
 
 impl SharedMemory {
     pub(super) fn new(frames: Frames, cell: CellId, epoch: Epoch) -> Self {
-        let (clients, places, watch) = (Vec::new(), HashMap::default(), Watch::new());
+        let (clients, places, activity) = (Vec::new(), HashMap::default(), Activity::new());
         Self {
             cell,
             epoch,
             frames,
             clients,
             places,
-            watch,
+            activity,
             in_progress: BTreeMap::new(),
             eased: 0,
             vitals: None,
@@ -216,7 +216,7 @@ impl SharedMemory {
         let place = Place(at as u32);
         self.clients[at] = Some(memory);
         self.places.insert(client, place);
-        self.watch.add(client, place);
+        self.activity.add(client, place);
         if is_active {
             self.activate(place, now);
         }
@@ -235,7 +235,7 @@ impl SharedMemory {
         if let Some(place) = self.places.remove(&client)
             && let Some(memory) = self.clients[place.0 as usize].take()
         {
-            self.watch.remove(client, place);
+            self.activity.remove(client, place);
             let slots = (0..memory.users.len()).filter(|slot| memory.counted >> slot & 1 != 0);
             slots.for_each(|slot| self.decrement(memory.users[slot]));
         }
@@ -264,9 +264,9 @@ impl SharedMemory {
             return;
         }
         memory.replies.watch();
-        self.watch.activate(place, now);
+        self.activity.activate(place, now);
         for _ in 0..EVICTIONS {
-            if let Some(eldest) = self.watch.evict() {
+            if let Some(eldest) = self.activity.evict() {
                 self.retire(eldest, now);
             }
         }
@@ -281,18 +281,18 @@ impl SharedMemory {
         if memory.look(cell) || memory.slots_to_offer() != 0 {
             memory.is_active = true;
             memory.replies.watch();
-            self.watch.activate(place, now);
+            self.activity.activate(place, now);
         }
     }
 
     /// The cell's bell has rung.
     pub(super) fn call(&mut self, rings: Rings) {
-        self.watch.call(rings);
+        self.activity.call(rings);
     }
 
     /// Whether clients must ring the cell's bell, so that it must be read now and then.
     pub(super) fn has_idle_clients(&self) -> bool {
-        self.watch.has_idle()
+        self.activity.has_idle()
     }
 
     /// Looks at the doorbells of some idle clients: those that were called, and some in turn; and
@@ -302,14 +302,14 @@ impl SharedMemory {
         let rung = self.look_at_idle();
         let has_rung = !rung.is_empty();
         self.activate_rung(rung, now);
-        has_rung || self.watch.is_called()
+        has_rung || self.activity.is_called()
     }
 
     /// Looks at these doorbells. Returns the idle clients that have rung, to be activated. Until
     /// then they must ring the bell, too.
     pub(super) fn look_at_idle(&mut self) -> Vec<Place> {
         let cell = self.cell;
-        let mut places = self.watch.look();
+        let mut places = self.activity.look();
         places.retain(|place| {
             let memory = self.at_mut(*place);
             !memory.is_active && !memory.silent && memory.look(cell)
@@ -321,7 +321,7 @@ impl SharedMemory {
     pub(super) fn activate_rung(&mut self, rung: Vec<Place>, now: Instant) {
         rung.into_iter().for_each(|place| self.activate(place, now));
         // A client that has just rung is active again, and has rung lately.
-        while let Some(place) = self.watch.retire(now) {
+        while let Some(place) = self.activity.retire(now) {
             self.retire(place, now);
         }
     }
@@ -342,7 +342,7 @@ impl SharedMemory {
     /// Offers each slot that has rung once, until `queue` takes no more.
     pub(super) fn offer(&mut self, now: Instant, mut queue: impl FnMut(Sender, SlotRef) -> bool) {
         let mut at = 0;
-        while let Some(place) = self.watch.active(at) {
+        while let Some(place) = self.activity.active(at) {
             let cell = self.cell;
             let memory = self.at_mut(place);
             let has_rung = memory.look(cell);
@@ -358,7 +358,7 @@ impl SharedMemory {
                 bits &= bits - 1;
             }
             if has_rung {
-                self.watch.rang(at, now);
+                self.activity.rang(at, now);
             }
             at += 1;
         }
@@ -367,25 +367,25 @@ impl SharedMemory {
     /// Whether a slot of an active client has rung that was not offered yet.
     #[inline]
     pub(super) fn is_rung(&self) -> bool {
-        let places = (0..).map_while(|at| self.watch.active(at));
+        let places = (0..).map_while(|at| self.activity.active(at));
         let mut active = places.filter_map(|place| self.clients[place.0 as usize].as_ref());
         active.any(|memory| memory.requests.has_rung(self.cell, memory.bells_seen))
     }
 
     /// The clients that were active lately.
     pub(super) fn active_clients(&self) -> usize {
-        self.watch.count()
+        self.activity.count()
     }
 
     /// The number of threads of the active clients that may run or spin at a time, one each. A
     /// program waits while a front works for it, so fronts and other clients are not added up.
     pub(super) fn busy_clients(&self) -> usize {
-        let places = (0..).map_while(|at| self.watch.active(at));
+        let places = (0..).map_while(|at| self.activity.active(at));
         let is_front = |place: &Place| {
             self.clients[place.0 as usize].as_ref().is_some_and(|memory| memory.user.is_none())
         };
         let fronts = places.filter(is_front).count();
-        fronts.max(self.watch.count() - fronts)
+        fronts.max(self.activity.count() - fronts)
     }
 
     /// The user's requests that are not answered yet.
@@ -599,7 +599,7 @@ impl Memory for SharedMemory {
 
 #[cfg(test)]
 mod tests {
-    use super::super::watch::{ACTIVE_MAX, LATELY};
+    use super::super::activity::{ACTIVE_MAX, LATELY};
     use super::*;
     use warren_base::limits::PAYLOAD_MAX;
     use warren_proto::Wire;

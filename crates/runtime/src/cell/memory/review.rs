@@ -53,7 +53,7 @@ impl SharedMemory {
     pub(in crate::cell) fn review(&mut self, now: Instant) -> Losses {
         let cell = self.cell;
         let mut losses = Losses::default();
-        for place in self.watch.review() {
+        for place in self.activity.review() {
             let memory = self.at_mut(place);
             if memory.silent {
                 continue;
@@ -73,7 +73,7 @@ impl SharedMemory {
                 self.activate(place, now);
             }
         }
-        self.watch.call(Rings::ALL);
+        self.activity.call(Rings::ALL);
         losses
     }
 }

@@ -58,7 +58,7 @@ struct Active {
 }
 
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct Activity {
     active: Vec<Active>,
     /// All clients, active or not, by class.
     classes: Vec<Vec<Place>>,
@@ -76,7 +76,7 @@ fn index(class: RingClass) -> usize {
     usize::from(class.byte())
 }
 
-impl Watch {
+impl Activity {
     pub(super) fn new() -> Self {
         Self {
             active: Vec::new(),
@@ -203,10 +203,10 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    fn watch(clients: u32) -> Watch {
-        let mut watch = Watch::new();
-        (0..clients).for_each(|client| watch.add(ClientId(client), Place(client)));
-        watch
+    fn activity(clients: u32) -> Activity {
+        let mut activity = Activity::new();
+        (0..clients).for_each(|client| activity.add(ClientId(client), Place(client)));
+        activity
     }
 
     fn rings(client: u32) -> Rings {
@@ -217,13 +217,13 @@ mod tests {
 
     #[test]
     fn a_called_client_is_looked_at_at_once() {
-        let mut watch = watch(1000);
+        let mut activity = activity(1000);
         for client in [0, 500, 999] {
-            watch.call(rings(client));
-            assert!(watch.is_called());
-            let places = watch.look();
+            activity.call(rings(client));
+            assert!(activity.is_called());
+            let places = activity.look();
             assert!(places.contains(&Place(client)) && places.len() <= 4 + LOOKS_IN_TURN);
-            assert!(!watch.is_called());
+            assert!(!activity.is_called());
         }
     }
 
@@ -231,20 +231,20 @@ mod tests {
     #[test]
     fn a_call_is_answered_after_a_bounded_number_of_looks_whatever_others_write() {
         let clients = 1000;
-        let mut watch = watch(clients);
+        let mut activity = activity(clients);
         let bound = (clients as usize).div_ceil(LOOKS) + 1;
         for client in [1, 253, 254, 700] {
-            watch.look();
-            watch.call(Rings::ALL);
+            activity.look();
+            activity.call(Rings::ALL);
             let mut looks = 0;
             loop {
                 looks += 1;
-                let places = watch.look();
+                let places = activity.look();
                 assert!(places.len() <= LOOKS + LOOKS_IN_TURN);
                 if places.contains(&Place(client)) {
                     break;
                 }
-                watch.call(Rings::ALL);
+                activity.call(Rings::ALL);
             }
             assert!(looks <= bound, "{looks} looks for client {client}");
         }
@@ -252,30 +252,30 @@ mod tests {
 
     #[test]
     fn idle_clients_are_looked_at_in_turn_without_a_call() {
-        let mut watch = watch(100);
-        let looks = (0..50).flat_map(|_| watch.look());
+        let mut activity = activity(100);
+        let looks = (0..50).flat_map(|_| activity.look());
         assert_eq!(looks.map(|place| place.0).collect::<BTreeSet<_>>().len(), 100);
-        assert!(Watch::new().look().is_empty());
+        assert!(Activity::new().look().is_empty());
     }
 
     #[test]
     fn the_clients_that_rang_last_stay_active() {
-        let mut watch = watch(200);
+        let mut activity = activity(200);
         for client in 0..ACTIVE_MAX as u32 {
-            watch.activate(Place(client), Instant(u64::from(client)));
-            assert_eq!(watch.evict(), None);
+            activity.activate(Place(client), Instant(u64::from(client)));
+            assert_eq!(activity.evict(), None);
         }
-        watch.rang(0, Instant(1000));
-        watch.activate(Place(150), Instant(1001));
-        assert_eq!((watch.evict(), watch.evict()), (Some(Place(1)), None));
-        assert_eq!((watch.count(), watch.has_idle()), (ACTIVE_MAX, true));
+        activity.rang(0, Instant(1000));
+        activity.activate(Place(150), Instant(1001));
+        assert_eq!((activity.evict(), activity.evict()), (Some(Place(1)), None));
+        assert_eq!((activity.count(), activity.has_idle()), (ACTIVE_MAX, true));
         let later = Instant(1000) + LATELY;
         let retired: BTreeSet<u32> =
-            std::iter::from_fn(|| watch.retire(later)).map(|place| place.0).collect();
+            std::iter::from_fn(|| activity.retire(later)).map(|place| place.0).collect();
         assert_eq!(retired, (2..ACTIVE_MAX as u32).collect());
-        assert_eq!(watch.count(), 2);
-        watch.remove(ClientId(150), Place(150));
-        assert_eq!(watch.count(), 1);
-        assert!((0..200).all(|_| !watch.look().contains(&Place(150))));
+        assert_eq!(activity.count(), 2);
+        activity.remove(ClientId(150), Place(150));
+        assert_eq!(activity.count(), 1);
+        assert!((0..200).all(|_| !activity.look().contains(&Place(150))));
     }
 }
