@@ -59,6 +59,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     findings.extend(docs::check_module_docs(&sources));
     findings.extend(docs::check_documents(root, &sources));
     findings.extend(docs::check_named_files(&files, &documents(root, &files)));
+    findings.extend(docs::check_glossary(&sources, &documents(root, &files)));
     findings.extend(decisions::check(&sources, &documents(root, &files)));
     findings.extend(layers::check(root, &layers::manifests(root)?));
     findings.extend(paths::check(root, &files));

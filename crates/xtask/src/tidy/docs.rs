@@ -1,5 +1,6 @@
 //! Documents move with the code: every module states its purpose, the two format documents name
-//! every structure that they describe, and every source file that a document names exists.
+//! every structure that they describe, every source file that a document names exists, and the
+//! names in the glossary are in their files.
 
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,9 @@ const DOCUMENTS: &[Document] = &[
     Document { path: "docs/disk-format.md", covers: is_disk_layout },
     Document { path: "docs/protocol.md", covers: is_protocol },
 ];
+
+/// The document with a row for each noun: the noun, its meaning, and its files.
+const GLOSSARY: &str = "docs/glossary.md";
 
 /// Modules of the disk crate that lay out no structure.
 const NOT_LAYOUT: &[&str] = &["lib", "codec", "tree", "format"];
@@ -83,9 +87,8 @@ pub(super) fn check_named_files(
     let mut findings = Vec::new();
     for (document, text) in documents {
         for (at, line) in text.lines().enumerate() {
-            let spans = line.split('`').skip(1).step_by(2);
             let is_file = |span: &&str| span.ends_with(".rs") || span.starts_with("cases/");
-            let named = spans.filter(is_file).filter(|span| !span.contains([' ', '*']));
+            let named = quoted(line).filter(is_file).filter(|span| !span.contains([' ', '*']));
             let missing = named.flat_map(alternatives).filter(|name| {
                 let name = short(Path::new(name));
                 !known.iter().any(|path| path.ends_with(&name))
@@ -97,6 +100,36 @@ pub(super) fn check_named_files(
         }
     }
     findings
+}
+
+/// Names in the glossary that none of the files of their row has.
+pub(super) fn check_glossary(sources: &[Source], documents: &[(PathBuf, String)]) -> Vec<Finding> {
+    let (document, text) = match documents.iter().find(|(path, _)| path == Path::new(GLOSSARY)) {
+        Some((document, text)) => (document, text),
+        None => return vec![Finding::fault(Path::new(GLOSSARY), 0, "cannot be read")],
+    };
+    let mut findings = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let columns: Vec<&str> = line.trim_matches(['|', ' ']).split(" | ").collect();
+        let [noun, _, files] = columns[..] else { continue };
+        let files: Vec<PathBuf> = quoted(files).flat_map(alternatives).map(PathBuf::from).collect();
+        let is_named =
+            |source: &&Source| files.iter().any(|file| short(&source.path).ends_with(short(file)));
+        let texts: Vec<&str> = sources.iter().filter(is_named).map(|it| &*it.text).collect();
+        let is_name = |name: &&str| name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        let missing = quoted(noun)
+            .filter(is_name)
+            .filter(|name| !texts.iter().any(|text| words(text, name).next().is_some()));
+        findings.extend(missing.map(|name| {
+            Finding::fault(document, at + 1, format!("{name} is in none of its files"))
+        }));
+    }
+    findings
+}
+
+/// The spans of a line in backticks.
+fn quoted(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
 }
 
 fn short(path: &Path) -> PathBuf {
@@ -155,6 +188,16 @@ mod tests {
         let found = check_named_files(&files, &[("docs/a.md".into(), named.to_owned())]);
         let found: Vec<_> = found.iter().map(|it| (it.line, it.what.as_str())).collect();
         assert_eq!(found, [(2, "op/b.rs does not exist"), (3, "cases/a.c does not exist")]);
+    }
+
+    #[test]
+    fn a_name_of_the_glossary_that_its_file_does_not_have_is_found() {
+        let source = Source::new("crates/cell/src/op.rs".into(), "struct Plan;\n".into());
+        let row = |noun: &str| format!("| {noun} | what it is | `op.rs` |\n");
+        let text = ["| noun | meaning | file |\n", &row("`Plan`"), &row("`Plans`"), &row("plan")];
+        let found = check_glossary(&[source], &[(GLOSSARY.into(), text.concat())]);
+        let found: Vec<_> = found.iter().map(|it| (it.line, it.what.as_str())).collect();
+        assert_eq!(found, [(3, "Plans is in none of its files")]);
     }
 
     #[test]
