@@ -193,8 +193,8 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// For changes that make no node dirty: changes of the session, claims, pages in line.
-    pub(crate) const fn none() -> Self {
+    /// Nothing: for changes of the session, claims and pages in line, which make no node dirty.
+    pub(crate) const fn empty() -> Self {
         Self { left: 0 }
     }
 

@@ -72,7 +72,7 @@ pub(crate) fn prepare(
     if let Some(promised) = promised {
         return Ok(promised);
     }
-    let mut room = Reservation::none();
+    let mut room = Reservation::empty();
     for (at, shard) in changes.iter().map(Change::shard).enumerate() {
         if changes[..at].iter().any(|before| before.shard() == shard) {
             continue;

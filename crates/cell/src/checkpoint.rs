@@ -287,7 +287,7 @@ impl Checkpoint {
             release_chunks(shards, chunks, turn);
         }
         shards.values_mut().for_each(|shard| shard.space.end_cleaning());
-        shards.recorded(true);
+        shards.note_recorded(true);
         review_host(turn);
         self.applied.clear();
         turn.chunks.end_count();
@@ -405,7 +405,7 @@ impl Checkpoint {
             }
         }
         shards.values_mut().for_each(|shard| shard.space.end_cleaning());
-        shards.recorded(false);
+        shards.note_recorded(false);
         reclaim_retracted(shards, cache);
         participants.applied().append(&mut self.applied);
     }

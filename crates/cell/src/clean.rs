@@ -198,7 +198,7 @@ impl Cleaner {
     /// A checkpoint is over. Perhaps few chunks are left.
     pub(crate) fn review(&mut self, turn: &Turn<'_>) {
         let ahead = AHEAD_MAX.min(turn.chunks.total_blocks() / CHUNK_BLOCKS / AHEAD_PART);
-        self.wants_ahead = turn.chunks.unreserved() < ahead || self.eagerness.is_some();
+        self.wants_ahead = turn.chunks.count_unreserved() < ahead || self.eagerness.is_some();
     }
 
     /// Moves blocks of a shard that a run has reached.
@@ -291,7 +291,7 @@ impl Cleaner {
             }
             _ => shard.space.departing().len() as u64,
         });
-        let chunks = leaving.sum::<u64>() + turn.chunks.at_hand();
+        let chunks = leaving.sum::<u64>() + turn.chunks.count_at_hand();
         for (to, ask) in run.answers {
             if to == turn.fleet.volume.id {
                 self.answered(to, ask, chunks, turn);

@@ -43,12 +43,12 @@ fn add(a: Count, b: Count) -> Count {
 /// The count of this cell's shards.
 pub(crate) fn count(shards: &Shards, chunks: &Chunks) -> Count {
     let host = &chunks.host;
-    let local = chunks.local();
+    let local = chunks.count_local();
     let allocated = if host.has_all() { local } else { host.allocated() };
     let free = Count {
         blocks_free: local * CHUNK_BLOCKS,
         blocks_allocated: allocated * CHUNK_BLOCKS,
-        blocks_reserved: chunks.reserved() * CHUNK_BLOCKS,
+        blocks_reserved: chunks.count_reserved() * CHUNK_BLOCKS,
         ..Count::default()
     };
     let shards = shards.values().map(|shard| {

@@ -96,7 +96,7 @@ pub(crate) fn write_given_up(
     turn: &mut Turn<'_>,
 ) -> Vec<BlockWrite> {
     let mut blocks = Vec::new();
-    for id in shards.unrecorded() {
+    for id in shards.take_unrecorded() {
         let mut kept = records_of(id, turn);
         let parts = kept.len() as u32;
         (0..).zip(&mut kept).for_each(|(part, kept)| (kept.part, kept.parts) = (part, parts));
@@ -125,9 +125,9 @@ fn chunks_for(
 ) -> Vec<u64> {
     if cache.io.writes_nodes() {
         // A late write of the failed checkpoint would overtake a new one.
-        shards.kept_in(id).clear();
+        shards.log_chunks(id).clear();
     }
-    let missing = count.saturating_sub(shards.kept_in(id).len());
+    let missing = count.saturating_sub(shards.log_chunks(id).len());
     let new: Vec<u64> = (0..missing).map_while(|_| chunks.take_allocated()).collect();
     if new.len() < missing {
         new.into_iter().for_each(|chunk| chunks.add(chunk));
@@ -137,7 +137,7 @@ fn chunks_for(
     for chunk in &new {
         assert!(space.claim(*chunk), "a free chunk is no shard's");
     }
-    let chunks = shards.kept_in(id);
+    let chunks = shards.log_chunks(id);
     chunks.extend(new);
     chunks.iter().take(count).copied().collect()
 }

@@ -87,12 +87,12 @@ impl Checkpoints {
     }
 
     /// Whether the transaction is new.
-    pub(crate) fn txn_begins(&mut self, txn: TxnId) -> bool {
+    pub(crate) fn begin_txn(&mut self, txn: TxnId) -> bool {
         self.live.insert(txn)
     }
 
     /// Whether the transaction was under way.
-    pub(crate) fn txn_ends(&mut self, txn: TxnId) -> bool {
+    pub(crate) fn end_txn(&mut self, txn: TxnId) -> bool {
         self.live.remove(&txn)
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn unlinked(shard: &mut Shard, ino: Ino, room: &mut Reservation, turn
     if !replaying {
         close_idle(shard, ino, turn);
     }
-    let has_few = matches!(shard.has_few(ino, REAP_BATCH), Ok(true));
+    let has_few = matches!(shard.has_few_records(ino, REAP_BATCH), Ok(true));
     let may_reap = !shard.opens.is_open(ino) && !replaying;
     let own_room = shard.budget().admit(shard.room(), shard.budget().reap());
     match own_room {

@@ -332,7 +332,7 @@ impl Shard {
     }
 
     /// Whether an inode has fewer records than `limit` after its own.
-    pub(crate) fn has_few(&self, ino: Ino, limit: usize) -> Result<bool, Stop> {
+    pub(crate) fn has_few_records(&self, ino: Ino, limit: usize) -> Result<bool, Stop> {
         let mut left = limit;
         let visit = |key: &Key, _: &Value| {
             left -= usize::from(key.kind != Kind::Inode);

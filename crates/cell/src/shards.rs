@@ -176,7 +176,7 @@ impl Shards {
 
     /// The chunks for the log records of a shard that was given up. A checkpoint that failed leaves
     /// them to the next.
-    pub(crate) fn kept_in(&mut self, id: ShardId) -> &mut Vec<u64> {
+    pub(crate) fn log_chunks(&mut self, id: ShardId) -> &mut Vec<u64> {
         &mut self.given_up.get_mut(&id).expect("given up").kept_in
     }
 
@@ -188,7 +188,7 @@ impl Shards {
 
     /// Returns the shards that were given up and that no checkpoint records yet. The checkpoint
     /// being written now records them.
-    pub(crate) fn unrecorded(&mut self) -> Vec<ShardId> {
+    pub(crate) fn take_unrecorded(&mut self) -> Vec<ShardId> {
         let missing = self.given_up.iter_mut().filter(|(_, gone)| gone.record == Mark::Missing);
         missing
             .map(|(id, gone)| {
@@ -199,7 +199,7 @@ impl Shards {
     }
 
     /// The checkpoint that was being written is durable, or it has failed.
-    pub(crate) fn recorded(&mut self, is_durable: bool) {
+    pub(crate) fn note_recorded(&mut self, is_durable: bool) {
         let written = self.given_up.values_mut().filter(|gone| gone.record == Mark::Written);
         written.for_each(|gone| {
             gone.record = if is_durable { Mark::Durable } else { Mark::Missing };

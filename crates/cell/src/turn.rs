@@ -173,15 +173,15 @@ impl Turn<'_> {
     }
 
     /// A transaction of this cell has begun to take locks.
-    pub(crate) fn txn_begins(&mut self, txn: TxnId) {
-        if self.fleet.checkpoints.txn_begins(txn) {
+    pub(crate) fn begin_txn(&mut self, txn: TxnId) {
+        if self.fleet.checkpoints.begin_txn(txn) {
             self.log.begin_txn();
         }
     }
 
     /// The transaction is over for every cell that matters.
-    pub(crate) fn txn_ends(&mut self, txn: TxnId) {
-        if self.fleet.checkpoints.txn_ends(txn) {
+    pub(crate) fn end_txn(&mut self, txn: TxnId) {
+        if self.fleet.checkpoints.end_txn(txn) {
             self.log.end_txn();
         }
         self.report_if_drained();

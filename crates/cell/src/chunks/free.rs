@@ -136,25 +136,25 @@ impl Chunks {
     }
 
     /// Free chunks at this cell.
-    pub(crate) fn local(&self) -> u64 {
-        self.unreserved() + self.reserve.len() as u64
+    pub(crate) fn count_local(&self) -> u64 {
+        self.count_unreserved() + self.reserve.len() as u64
     }
 
     /// Free chunks at this cell that every user may have.
-    pub(crate) fn unreserved(&self) -> u64 {
+    pub(crate) fn count_unreserved(&self) -> u64 {
         let under_way = self.host.under_way().count();
         self.pool.local_size() + (self.early.len() + under_way) as u64
     }
 
     /// Chunks that ordinary users must leave at this cell, whether they are free now or not.
-    pub(crate) const fn reserved(&self) -> u64 {
+    pub(crate) const fn count_reserved(&self) -> u64 {
         self.reserve_max as u64
     }
 
     /// Free chunks of this cell that a shard of any cell could have, as far as is known.
-    pub(crate) fn at_hand(&self) -> u64 {
+    pub(crate) fn count_at_hand(&self) -> u64 {
         if self.host.has_all() {
-            return self.unreserved();
+            return self.count_unreserved();
         }
         let ready = self.pool.elements().filter(|chunk| self.host.is_allocated(**chunk)).count();
         // Those on their way are allocated soon, or make room on the host.
@@ -190,7 +190,7 @@ impl Chunks {
         let (left, most) = if is_privileged {
             (self.reserve.len() as u64, &mut self.most_reserved)
         } else {
-            (self.unreserved(), &mut self.most)
+            (self.count_unreserved(), &mut self.most)
         };
         *most = left.max(*most);
         2 * left < *most
@@ -235,7 +235,7 @@ impl Chunks {
         }
     }
 
-    pub(crate) fn are_certain(&self) -> bool {
+    pub(crate) fn is_certain(&self) -> bool {
         self.certainty == Certainty::Certain
     }
 
@@ -331,7 +331,10 @@ mod tests {
         let kind = (Recovery::None, Backing::Whole, 1);
         let bounds = (ChunkBounds::of(3, 40), 40 * CHUNK_BLOCKS + 5);
         let mut chunks = Chunks::new(CellId(0), (CellId(0), 1), bounds, vec![6, 7], kind);
-        assert_eq!((chunks.local(), chunks.unreserved(), chunks.reserved()), (2, 1, 1));
+        assert_eq!(
+            (chunks.count_local(), chunks.count_unreserved(), chunks.count_reserved()),
+            (2, 1, 1)
+        );
         assert!(!chunks.is_legal(40));
         chunks.grow(5000 * CHUNK_BLOCKS);
         assert!(chunks.is_legal(40) && chunks.is_legal(4999) && !chunks.is_legal(5000));
@@ -340,6 +343,9 @@ mod tests {
         assert_eq!(chunks.total_blocks(), 5000 * CHUNK_BLOCKS, "a pool does not shrink");
         chunks.reserve(3);
         (40..44).for_each(|chunk| chunks.add(chunk));
-        assert_eq!((chunks.local(), chunks.unreserved(), chunks.reserved()), (6, 3, 3));
+        assert_eq!(
+            (chunks.count_local(), chunks.count_unreserved(), chunks.count_reserved()),
+            (6, 3, 3)
+        );
     }
 }

@@ -23,7 +23,7 @@ use crate::plant::Plant;
 use crate::run::task::Task;
 use crate::run::wait::{WaitKey, Waits};
 use crate::run::work::Work;
-use crate::supply::host::{discarded, host_measured, reserved};
+use crate::supply::host::{chunks_discarded, chunks_reserved, host_measured};
 use crate::supply::pool::{poll_pool, pool_message, take_found, take_grown};
 use crate::turn::{Shared, Turn};
 
@@ -58,8 +58,8 @@ impl Core {
                     turn.driver.answer(from, header.seq, Err(Errno::EIO));
                 }
             }
-            Event::Peer { from, message } => self.peer(from, message, turn),
-            Event::Order(order) => self.order(order, turn),
+            Event::Peer { from, message } => self.take_message(from, message, turn),
+            Event::Order(order) => self.take_order(order, turn),
             Event::IoDone { io, result } => self.io_done(io, result, turn),
             Event::HostMeasured { blocks } => {
                 host_measured(blocks, turn);
@@ -131,7 +131,7 @@ impl Core {
         Some(who)
     }
 
-    pub(super) fn peer(&mut self, from: CellId, message: PeerMessage, turn: &mut Turn<'_>) {
+    pub(super) fn take_message(&mut self, from: CellId, message: PeerMessage, turn: &mut Turn<'_>) {
         if !turn.log.image.is_open() {
             self.replay.early.note_dependency(from, message.lsn);
         } else if !turn.plants(Plant::ForgetDepends) {
@@ -144,7 +144,7 @@ impl Core {
         }
     }
 
-    pub(super) fn order(&mut self, order: Order, turn: &mut Turn<'_>) {
+    pub(super) fn take_order(&mut self, order: Order, turn: &mut Turn<'_>) {
         match order {
             Order::Admit { client, credentials, acknowledged_leases, shape, rules } => {
                 // The client may have been the predecessor's. If it was not, it only receives
@@ -259,8 +259,8 @@ impl Core {
                 self.write_again(lost, turn);
             }
             Purpose::Examine => self.examination.io_done(io, result, turn),
-            Purpose::Reserve => reserved(io, result, turn.chunks, turn.waits),
-            Purpose::Discard => discarded(io, result, turn),
+            Purpose::Reserve => chunks_reserved(io, result, turn.chunks, turn.waits),
+            Purpose::Discard => chunks_discarded(io, result, turn),
             Purpose::Probe { frame } => turn.cache.frames.give(frame),
             Purpose::WriteNodes { frames } => {
                 frames.into_iter().for_each(|frame| turn.cache.frames.give(frame));

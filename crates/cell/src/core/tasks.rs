@@ -181,7 +181,7 @@ impl Core {
             Stop::Fail(Errno::ENOSPC)
                 if task.state.txn.is_some()
                     && let Some(wait) =
-                        task.state.after_no_chunk(turn.chunks.are_certain(), None) =>
+                        task.state.wait_for_chunk(turn.chunks.is_certain(), None) =>
             {
                 // A task that holds locks must not wait for a checkpoint, because a checkpoint
                 // waits for transactions.
@@ -232,7 +232,7 @@ impl Core {
         turn: &mut Turn<'_>,
     ) -> Result<Finished, Stop> {
         if let Work::Request { request, .. } = &task.work
-            && let Some(answer) = self.misdirected(request, turn.fleet)
+            && let Some(answer) = self.refuse_misdirected(request, turn.fleet)
         {
             return Ok(Some((answer, 0)));
         }
@@ -332,7 +332,7 @@ impl Core {
     /// The answer to a request that is not executed here, of any kind: its shard is not this
     /// cell's, or it names an inode that cannot exist. Inode numbers come from the client without
     /// any check.
-    pub(super) fn misdirected(&self, request: &Request, fleet: &Fleet) -> Option<Answer> {
+    pub(super) fn refuse_misdirected(&self, request: &Request, fleet: &Fleet) -> Option<Answer> {
         let is_nowhere =
             |ino: Ino| ino.sequence() == 0 || fleet.volume.owner(ino.shard()).is_none();
         if request.inode().is_some_and(|ino| ino.sequence() == 0)

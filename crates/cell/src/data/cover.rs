@@ -54,6 +54,6 @@ pub(crate) fn cover_file(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) -> Re
     };
     let inlined = pages.iter().map(inline).collect();
     let cover = cover_of(shard, ino, true)?;
-    step(shard, Step::Inline { ino, pages: inlined, cover }, &mut Reservation::none(), turn);
+    step(shard, Step::Inline { ino, pages: inlined, cover }, &mut Reservation::empty(), turn);
     Ok(())
 }

@@ -118,7 +118,7 @@ fn check_flags(flags: InodeFlags, access: AccessMode, position: Position) -> Res
 
 /// Sets the offset at which the object behind the handle reads and writes next.
 pub(crate) fn move_to(shard: &mut Shard, handle: Handle, offset: u64, turn: &mut Turn<'_>) {
-    step(shard, Step::Moved { handle, offset }, &mut Reservation::none(), turn);
+    step(shard, Step::Moved { handle, offset }, &mut Reservation::empty(), turn);
 }
 
 /// Gets what a write needs: old pages that it covers in part, frames, blocks.

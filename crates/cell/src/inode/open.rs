@@ -62,7 +62,7 @@ pub(crate) fn ready_to_open(
     turn: &mut Turn<'_>,
 ) -> Result<Reservation, Stop> {
     if !access.contains(AccessMode::TRUNCATE) {
-        return Ok(Reservation::none());
+        return Ok(Reservation::empty());
     }
     if access.contains(AccessMode::SOLE) && is_appended(shard, ino, turn.sessions) {
         // The kernel of that front appends where it believes the end. It has to empty the file.
@@ -277,7 +277,7 @@ pub(crate) fn close(
     shard.opens.find(handle, client)?;
     let inode = shard.inode(ino)?;
     let nameless = inode.is_none_or(|inode| inode.nlink == 0);
-    step(shard, Step::Closed { handle }, &mut Reservation::none(), turn);
+    step(shard, Step::Closed { handle }, &mut Reservation::empty(), turn);
     if !shard.opens.is_open(ino) {
         // An inode without a name ends with its last close, however long it takes to free its
         // blocks.

@@ -125,7 +125,7 @@ fn get_ready(
 ) -> Result<Reservation, Stop> {
     state.holds_locks = state.txn.as_ref().is_some_and(|txn| txn.holds_any());
     if changes.is_empty() {
-        return Ok(Reservation::none());
+        return Ok(Reservation::empty());
     }
     let own = own_changes(shards, state.txn.as_deref(), changes);
     let room = prepare(shards, &own, state.client, state, None, turn)?;
@@ -174,7 +174,7 @@ fn carry_out(
     if let PlannedReply::Created { open: Some(_), .. } = &plan.reply {
         check_opens(call.who.uid, turn.log, turn.sessions)?;
     }
-    let mut opening = Reservation::none();
+    let mut opening = Reservation::empty();
     if let PlannedReply::Created { attr, found: true, open: Some(access), .. } = &plan.reply {
         let shard = shards.shard(attr.ino.shard());
         opening = ready_to_open(shard, attr.ino, *access, state, turn)?;

@@ -24,7 +24,7 @@ pub(crate) fn close_idle(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
             continue;
         }
         for handle in shard.opens.kept_handles(ino, client) {
-            step(shard, Step::Closed { handle }, &mut Reservation::none(), turn);
+            step(shard, Step::Closed { handle }, &mut Reservation::empty(), turn);
         }
         turn.driver.memory.mark_closed(client, ino);
     }

@@ -286,7 +286,7 @@ impl Replay {
                 Step::Owed { txn, changes } => self.owed.push((*txn, changes.clone())),
                 Step::Finished { txn } => {
                     if let Some((from, _)) = self.decided.remove(txn) {
-                        turn.sessions.answers.waited_until(from, self.at);
+                        turn.sessions.answers.note_wait(from, self.at);
                     }
                 }
                 _ => {}
@@ -416,7 +416,7 @@ impl Replay {
         self.phase = Phase::Exchanging;
         let mut decided = BTreeMap::new();
         for (txn, (from, others)) in std::mem::take(&mut self.decided) {
-            sessions.answers.waited_until(from, self.at);
+            sessions.answers.note_wait(from, self.at);
             decided.insert(txn, others);
         }
         decided

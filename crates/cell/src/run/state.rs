@@ -66,7 +66,7 @@ impl TaskState {
     /// The next wait of a task that has found no free chunk: for a checkpoint, which frees released
     /// blocks, then for chunks that cells empty. `None`: nothing helps. `are_certain`: no chunks
     /// were lost that may still be found. `short`: blocks that the task lacks, if it knows.
-    pub(crate) fn after_no_chunk(&mut self, are_certain: bool, short: Option<u64>) -> Option<Wait> {
+    pub(crate) fn wait_for_chunk(&mut self, are_certain: bool, short: Option<u64>) -> Option<Wait> {
         if !(self.checkpointed && are_certain) {
             self.checkpointed |= are_certain;
             return Some(Wait::Checkpoint);

@@ -37,7 +37,7 @@ impl Answers {
     }
 
     /// The last executed request of the slot may not have been answered before `at`.
-    pub(crate) fn waited_until(&mut self, from: SlotRef, at: Lsn) {
+    pub(crate) fn note_wait(&mut self, from: SlotRef, at: Lsn) {
         if let Some(known) = self.by_slot.get_mut(&from) {
             known.at = at;
         }

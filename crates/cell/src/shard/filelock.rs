@@ -114,13 +114,13 @@ impl<T: Copy + Ord> FileLocks<T> {
     ) {
         let waiter = Waiter { task, client, spec, uid };
         let place = Place { ino, flavour: spec.flavour, arrival: index.next_arrival() };
-        index.wait_begins(&waiter, place);
+        index.begin_wait(&waiter, place);
         self.files.entry(ino).or_default().wait(place.arrival, waiter);
     }
 
     fn end_wait(&mut self, place: Place, index: &mut LockIndex<T>) -> Option<Waiter<T>> {
         let waiter = self.files.get_mut(&place.ino)?.leave(place.flavour, place.arrival)?;
-        index.wait_ends(&waiter, place);
+        index.end_wait(&waiter, place);
         self.drop_if_empty(place.ino);
         Some(waiter)
     }
@@ -163,7 +163,7 @@ impl<T: Copy + Ord> FileLocks<T> {
         }
         let file = self.files.entry(ino).or_default();
         let (change, parted) = file.set((client, spec.owner), uid, &spec);
-        index.changed(ino, client, &change);
+        index.note_change(ino, client, &change);
         if file.side(spec.flavour).is_eased() {
             self.note_eased(ino, spec.flavour, index);
         }
@@ -218,7 +218,7 @@ impl<T: Copy + Ord> FileLocks<T> {
         let side = self.files.get_mut(&ino).map(|file| file.side_mut(flavour));
         let Some(side) = side else { return true };
         let Some(range) = side.take_eased() else { return true };
-        let mut firsts = side.queue().firsts_in(range);
+        let mut firsts = side.queue().first_arrivals(range);
         while let Some((arrival, class)) = firsts.pop_first() {
             if granted.len() == max {
                 let file = self.files.get_mut(&ino).expect("a request waits for it");
@@ -227,7 +227,7 @@ impl<T: Copy + Ord> FileLocks<T> {
                 return false;
             }
             let mut classes = vec![class];
-            if self.first_of(ino, flavour, &class) == Some(arrival) {
+            if self.first_arrival(ino, flavour, &class) == Some(arrival) {
                 let Some((task, parted)) = self.grant_one(Place { ino, flavour, arrival }, index)
                 else {
                     continue;
@@ -236,15 +236,15 @@ impl<T: Copy + Ord> FileLocks<T> {
                 classes.extend(parted);
             }
             for class in classes {
-                let first = self.first_of(ino, flavour, &class);
+                let first = self.first_arrival(ino, flavour, &class);
                 firsts.extend(first.map(|arrival| (arrival, class)));
             }
         }
         true
     }
 
-    fn first_of(&self, ino: Ino, flavour: LockFlavour, class: &Class) -> Option<u64> {
-        self.side(ino, flavour)?.queue().first_of(class)
+    fn first_arrival(&self, ino: Ino, flavour: LockFlavour, class: &Class) -> Option<u64> {
+        self.side(ino, flavour)?.queue().first_arrival(class)
     }
 
     /// Grants a request if nothing blocks it. Returns it, and the classes that other requests of

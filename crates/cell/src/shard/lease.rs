@@ -173,7 +173,7 @@ impl ShardLeases {
 
     /// A client changes names of the directory.
     pub(crate) fn names_changed(&mut self, dir: Ino, client: Option<ClientId>, now: Instant) {
-        self.contended.changed(dir, client, now);
+        self.contended.note_change(dir, client, now);
     }
 
     /// A change of names by a front has to wait for recalls from others: see [`Contended::waits`].

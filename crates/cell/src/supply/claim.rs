@@ -88,9 +88,9 @@ fn stop_without_chunk(shard: &Shard, need: Need, state: &mut TaskState, chunks: 
         (false, true) => return Stop::Wait(Wait::Checkpoint),
         (false, false) => {}
     }
-    let is_certain = chunks.are_certain();
+    let is_certain = chunks.is_certain();
     let short = need.blocks.saturating_sub(shard.room());
-    let next = state.after_no_chunk(is_certain, Some(short));
+    let next = state.wait_for_chunk(is_certain, Some(short));
     next.map_or(Stop::Fail(Errno::ENOSPC), Stop::Wait)
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn claim_spare(shard: &mut Shard, turn: &mut Turn<'_>) -> bool {
 pub(crate) fn claim(shard: &mut Shard, chunk: u64, turn: &mut Turn<'_>) -> bool {
     let is_new = !shard.space.has(chunk);
     if is_new {
-        step(shard, Step::Claimed { shard: shard.id, chunk }, &mut Reservation::none(), turn);
+        step(shard, Step::Claimed { shard: shard.id, chunk }, &mut Reservation::empty(), turn);
     }
     is_new
 }

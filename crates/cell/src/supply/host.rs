@@ -24,7 +24,7 @@ pub(crate) fn advance_host(turn: &mut Turn<'_>) {
     }
 }
 
-pub(crate) fn reserved(
+pub(crate) fn chunks_reserved(
     io: IoId,
     result: Result<(), Errno>,
     chunks: &mut Chunks,
@@ -76,7 +76,7 @@ fn discard(turn: &mut Turn<'_>) {
     }
 }
 
-pub(crate) fn discarded(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) {
+pub(crate) fn chunks_discarded(io: IoId, result: Result<(), Errno>, turn: &mut Turn<'_>) {
     turn.chunks.discarded(io, result);
     discard(turn);
 }

@@ -192,7 +192,7 @@ impl Coordinator {
         if txn.held.is_empty() {
             recall_names(shards, txn.wanted.iter(), state.client, turn)?;
         }
-        turn.txn_begins(txn.id);
+        turn.begin_txn(txn.id);
         if let Awaits::Lock(key) = &txn.awaits {
             let shard = shards.get(&key.shard()).ok_or(Errno::EIO)?;
             if !shard.locks.is_held(key, txn.id) {
@@ -451,7 +451,7 @@ impl Coordinator {
         }
         self.committing.remove(&id);
         turn.note(&Step::Finished { txn: id });
-        turn.txn_ends(id);
+        turn.end_txn(id);
         self.send_all_said(turn);
     }
 
@@ -473,7 +473,7 @@ impl Coordinator {
         for key in txn.held.keys() {
             unlock(shards, key, txn.id, turn.fleet, turn.waits);
         }
-        turn.txn_ends(txn.id);
+        turn.end_txn(txn.id);
     }
 
     /// Other cells were asked these, and have not answered.

@@ -45,21 +45,21 @@ impl Counts {
         self.all == Count::NONE
     }
 
-    pub(super) fn changed(&mut self, change: &Change) {
+    pub(super) fn note_change(&mut self, change: &Change) {
         // Added locks are counted first, because some of them were removed again.
-        change.put.iter().for_each(|uid| self.change(*uid, |count| count.held += 1));
-        change.taken.iter().for_each(|uid| self.change(*uid, |count| count.held -= 1));
+        change.put.iter().for_each(|uid| self.update(*uid, |count| count.held += 1));
+        change.taken.iter().for_each(|uid| self.update(*uid, |count| count.held -= 1));
     }
 
-    pub(super) fn wait_begins(&mut self, uid: u32) {
-        self.change(uid, |count| count.waiting += 1);
+    pub(super) fn begin_wait(&mut self, uid: u32) {
+        self.update(uid, |count| count.waiting += 1);
     }
 
-    pub(super) fn wait_ends(&mut self, uid: u32) {
-        self.change(uid, |count| count.waiting -= 1);
+    pub(super) fn end_wait(&mut self, uid: u32) {
+        self.update(uid, |count| count.waiting -= 1);
     }
 
-    fn change(&mut self, uid: u32, change: impl Fn(&mut Count)) {
+    fn update(&mut self, uid: u32, change: impl Fn(&mut Count)) {
         change(&mut self.all);
         let own = self.by_user.entry(uid).or_default();
         change(own);

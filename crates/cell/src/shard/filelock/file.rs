@@ -47,18 +47,18 @@ impl<T: Copy> File<T> {
         spec: &LockSpec,
     ) -> (Change, BTreeSet<Class>) {
         let (change, parted) = self.side_mut(spec.flavour).set(owner, uid, spec);
-        self.counts.changed(&change);
+        self.counts.note_change(&change);
         (change, parted)
     }
 
     pub(super) fn wait(&mut self, arrival: u64, waiter: Waiter<T>) {
-        self.counts.wait_begins(waiter.uid);
+        self.counts.begin_wait(waiter.uid);
         self.side_mut(waiter.spec.flavour).wait(arrival, waiter);
     }
 
     pub(super) fn leave(&mut self, flavour: LockFlavour, arrival: u64) -> Option<Waiter<T>> {
         let waiter = self.side_mut(flavour).leave(arrival)?;
-        self.counts.wait_ends(waiter.uid);
+        self.counts.end_wait(waiter.uid);
         Some(waiter)
     }
 

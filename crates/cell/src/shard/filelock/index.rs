@@ -99,14 +99,14 @@ impl<T: Copy + Ord> LockIndex<T> {
         self.arrivals
     }
 
-    pub(super) fn wait_begins(&mut self, waiter: &Waiter<T>, place: Place) {
-        self.counts.wait_begins(waiter.uid);
+    pub(super) fn begin_wait(&mut self, waiter: &Waiter<T>, place: Place) {
+        self.counts.begin_wait(waiter.uid);
         self.waiting.entry(waiter.owner()).or_default().insert(place);
         self.places.insert(waiter.task, place);
     }
 
-    pub(super) fn wait_ends(&mut self, waiter: &Waiter<T>, place: Place) {
-        self.counts.wait_ends(waiter.uid);
+    pub(super) fn end_wait(&mut self, waiter: &Waiter<T>, place: Place) {
+        self.counts.end_wait(waiter.uid);
         self.places.remove(&waiter.task);
         if let Some(places) = self.waiting.get_mut(&waiter.owner()) {
             places.remove(&place);
@@ -117,8 +117,8 @@ impl<T: Copy + Ord> LockIndex<T> {
     }
 
     /// The client's locks on the inode have changed.
-    pub(super) fn changed(&mut self, ino: Ino, client: ClientId, change: &Change) {
-        self.counts.changed(change);
+    pub(super) fn note_change(&mut self, ino: Ino, client: ClientId, change: &Change) {
+        self.counts.note_change(change);
         let files = self.by_client.entry(client).or_default();
         let count = files.entry(ino).or_default();
         *count = *count + change.put.len() - change.taken.len();

@@ -117,15 +117,15 @@ impl<T: Copy> Queue<T> {
     }
 
     /// The request of the class that arrived first.
-    pub(super) fn first_of(&self, class: &Class) -> Option<u64> {
+    pub(super) fn first_arrival(&self, class: &Class) -> Option<u64> {
         self.classes.get(class)?.first().copied()
     }
 
     /// The first request of each class that needs a lock in the range.
-    pub(super) fn firsts_in(&self, range: ByteRange) -> BTreeSet<(u64, Class)> {
+    pub(super) fn first_arrivals(&self, range: ByteRange) -> BTreeSet<(u64, Class)> {
         let mut firsts = BTreeSet::new();
         let _ = self.ranges.visit(range, None, &mut |_, class| {
-            firsts.extend(self.first_of(&class).map(|arrival| (arrival, class)));
+            firsts.extend(self.first_arrival(&class).map(|arrival| (arrival, class)));
             ControlFlow::Continue(())
         });
         firsts

@@ -86,7 +86,7 @@ impl Contended {
     }
 
     /// A client changes names of the directory, and waits no more.
-    pub(super) fn changed(&mut self, dir: Ino, client: Option<ClientId>, now: Instant) {
+    pub(super) fn note_change(&mut self, dir: Ino, client: Option<ClientId>, now: Instant) {
         if self.directories.is_empty() {
             return;
         }
@@ -161,9 +161,9 @@ mod tests {
     fn names_are_granted_again_when_one_client_alone_changes_them() {
         let mut contended = begun();
         let half = Duration::from_millis(500);
-        contended.changed(DIR, Some(B), START + half);
+        contended.note_change(DIR, Some(B), START + half);
         assert!(contended.has(DIR, START + REST), "two have changed it");
-        contended.changed(DIR, Some(B), START + REST);
+        contended.note_change(DIR, Some(B), START + REST);
         assert!(!contended.has(DIR, START + REST + half));
     }
 
@@ -172,7 +172,7 @@ mod tests {
         let mut contended = begun();
         assert_eq!(contended.judge(DIR, A, [B].into_iter()), WaitFor::Others);
         assert_eq!(contended.judge(DIR, B, [A].into_iter()), WaitFor::Refused);
-        contended.changed(DIR, Some(A), START);
+        contended.note_change(DIR, Some(A), START);
         assert_eq!(contended.judge(DIR, B, [A].into_iter()), WaitFor::Others, "A waits no more");
     }
 
