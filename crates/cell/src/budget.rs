@@ -237,7 +237,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// For a tree of this height, and so many unwritten extents.
+    /// The budget of a tree of this height, with so many unwritten extents.
     pub(crate) fn of(height: u8, unwritten: u64) -> Self {
         Self { way: u64::from(height).max(1), unwritten }
     }

@@ -87,7 +87,7 @@ pub struct SpaceReserve {
 pub struct LogConfig {
     pub area: LogArea,
     pub incarnation: u64,
-    /// Where its replay begins. This is the log's end if there is nothing to recover.
+    /// The start of its replay. This is the log's end if there is nothing to recover.
     pub start: Lsn,
     pub recovery: Recovery,
     /// A damaged record ends the log even if later ones were durable. Otherwise the recovery is

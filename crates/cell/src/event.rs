@@ -39,7 +39,7 @@ pub struct PeerMessage {
 pub enum PeerBody {
     Request(PeerRequest),
     Reply(PeerReply),
-    /// From a cell's part of the distributed pool of free chunks to that of another cell.
+    /// A message from a cell's part of the distributed pool of free chunks to another cell's.
     Pool(warren_pool::PoolMessage<u64>),
 }
 

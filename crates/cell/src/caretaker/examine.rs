@@ -86,7 +86,7 @@ enum UnderWay {
 #[derive(Clone, Copy, Debug)]
 struct Named {
     checksum: u32,
-    /// Where the record begins.
+    /// The start of the record.
     lsn: Lsn,
 }
 
@@ -136,7 +136,7 @@ pub(crate) struct Examination {
     end: Lsn,
     until: Lsn,
     device: Comparison,
-    /// Where the next record begins, and the next frame to look at.
+    /// The start of the next record, and the next frame to examine.
     at: Lsn,
     frame: u32,
     /// The blocks that records name for pages and of which nothing is known.

@@ -68,7 +68,7 @@ pub(crate) struct Io {
     write_error: Option<Errno>,
     /// Blocks that could not be read and that tasks need: since when, and after how many attempts.
     unread: BTreeMap<BlockNo, (Instant, u32)>,
-    /// When the device last completed a request.
+    /// The time at which the device last completed a request.
     last_success: Instant,
 }
 
@@ -178,7 +178,7 @@ impl Io {
         !self.node_writes.is_empty() && self.node_frames < NODE_FRAMES_MAX
     }
 
-    /// Where the next tree node lies that waits to be written.
+    /// The place of the next tree node that waits to be written.
     pub(crate) fn next_node(&self) -> Option<BlockNo> {
         self.node_writes.last().map(|(block, _)| *block)
     }

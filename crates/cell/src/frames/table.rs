@@ -38,7 +38,7 @@ use crate::frames::PageNo;
 const ENTRY: usize = 32;
 const ENTRIES_PER_FRAME: u32 = (BLOCK_SIZE / ENTRY) as u32;
 
-/// Where the crc of an entry lies in it, and the checksum of its page.
+/// The offsets, in an entry, of its own crc and of the checksum of its page.
 const CRC: usize = 24;
 const CHECKSUM: usize = 28;
 /// Stands for no checksum.

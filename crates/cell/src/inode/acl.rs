@@ -64,7 +64,7 @@ pub(crate) fn set_acl(
     done(Reply::Done)
 }
 
-/// As `set_posix_acl`.
+/// The checks of Linux's `set_posix_acl`.
 fn may_set(
     inode: &InodeValue,
     is_access: bool,

@@ -189,7 +189,7 @@ fn name_space(name: &XattrName) -> Result<NameSpace, Errno> {
     }
 }
 
-/// As `xattr_permission`.
+/// The checks of Linux's `xattr_permission`.
 fn may_get(name: &XattrName, inode: &InodeValue, who: &Credentials) -> Result<(), Errno> {
     let attr = &inode.attr;
     match name_space(name)? {
@@ -207,7 +207,7 @@ fn check_suffix(name: &XattrName) -> Result<(), Errno> {
     if [USER, TRUSTED, SECURITY].contains(&name.as_bytes()) { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-/// As `xattr_permission` and `cap_inode_setxattr`. Lists are set by `acl.rs`.
+/// The checks of `xattr_permission` and `cap_inode_setxattr`. Lists are set by `acl.rs`.
 fn may_set(name: &XattrName, inode: &InodeValue, who: &Credentials) -> Result<(), Errno> {
     let attr = &inode.attr;
     match name_space(name)? {

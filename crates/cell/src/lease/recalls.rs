@@ -65,11 +65,11 @@ pub(crate) struct Sent {
 /// The recalls of one class to one holder.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Not yet sent.
+    /// The objects whose recall is not sent yet.
     queued: BTreeSet<LeaseKey>,
     /// The most that any of these changes does.
     effect: RecallEffect,
-    /// Not yet acknowledged.
+    /// The recall that is not acknowledged yet.
     sent: Option<Sent>,
     /// The files with a task that waits for the recall of their pages.
     awaited: BTreeSet<Ino>,

@@ -20,7 +20,7 @@ use warren_base::{Errno, Instant, Lsn};
 
 use crate::event::{Effect, FrameNo, IoId};
 
-/// Where a commit stands. `goal` is the end of a block.
+/// The state of a commit. `goal` is the end of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Commit {
     Idle,
@@ -91,7 +91,7 @@ enum Data {
 /// A caretaker's log has to end here on the device, because data that it names is nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LogEnd {
-    /// Where the record begins that names the data.
+    /// The start of the record that names the data.
     pub(crate) lsn: Lsn,
     /// A copy of the block with this position, with zeros from there on. `None` if nothing may be
     /// written.

@@ -34,7 +34,7 @@ type Depends = (Lsn, CellId, Lsn);
 
 #[derive(Debug)]
 pub(super) struct Scan {
-    /// Where the next record begins.
+    /// The start of the next record.
     at: Lsn,
     /// Blocks of the image are loaded up to here, so many in each read.
     loaded: Lsn,

@@ -1,4 +1,4 @@
-//! Which tasks wait for what, and in which order woken tasks run.
+//! The events that tasks wait for, and the order in which woken tasks run.
 //!
 //! Invariants: a task runs only if something has woken it; tasks run in the order in which they
 //! were woken; waking a task that need not run does no harm.

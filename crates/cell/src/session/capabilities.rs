@@ -16,7 +16,7 @@ const PLACES: usize = 512;
 #[derive(Debug)]
 pub(crate) struct Capabilities {
     key: CapabilityKey,
-    /// By [`place`].
+    /// The recent capabilities, by [`place`].
     recent: Box<[Option<(ClientId, Ino, Capability)>; PLACES]>,
 }
 

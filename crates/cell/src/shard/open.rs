@@ -15,7 +15,7 @@ pub(crate) struct OpenFile {
     /// The user on whose behalf it was opened.
     pub(crate) uid: u32,
     pub(crate) access: AccessMode,
-    /// Where `Position::Current` reads and writes.
+    /// The offset at which `Position::Current` reads and writes.
     pub(crate) offset: u64,
     /// Where the last read ended: one that starts there is sequential.
     pub(crate) read_end: u64,

@@ -12,7 +12,7 @@ use warren_base::BlockNo;
 use warren_base::limits::CHUNK_BLOCKS;
 use warren_disk::{SHARED_MAX, SharedRun};
 
-/// For each block of a chunk, the places besides one.
+/// The number of places of each block of a chunk, besides one.
 type Others = [u16; CHUNK_BLOCKS as usize];
 
 const NONE: Others = [0; CHUNK_BLOCKS as usize];

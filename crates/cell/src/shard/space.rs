@@ -46,7 +46,7 @@ pub(crate) struct Space {
     chunks: BTreeMap<u64, Chunk>,
     free: u64,
     used: u64,
-    /// Where the search for a free block continues, so that blocks written together lie together.
+    /// The start of the next search for a free block: blocks written together lie together.
     cursor: u64,
     /// Chunks whose record in the tree is out of date.
     stale: BTreeSet<u64>,

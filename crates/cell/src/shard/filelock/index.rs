@@ -82,12 +82,12 @@ impl<T: Copy + Ord> LockIndex<T> {
         self.places.get(&task).copied()
     }
 
-    /// Where the owner waits.
+    /// The places at which the owner waits.
     pub(super) fn waits_of(&self, owner: Owner) -> impl Iterator<Item = Place> {
         self.waiting.get(&owner).into_iter().flatten().copied()
     }
 
-    /// Where the client's owners wait.
+    /// The places at which the client's owners wait.
     pub(super) fn waits_of_client(&self, client: ClientId) -> impl Iterator<Item = Place> {
         let owners = (client, LockOwner(0))..=(client, LockOwner(u64::MAX));
         self.waiting.range(owners).flat_map(|(_, places)| places).copied()

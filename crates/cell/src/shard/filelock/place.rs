@@ -6,7 +6,7 @@ use warren_proto::{LockFlavour, LockOwner};
 /// An owner, fleet-wide: owners are numbered by each client.
 pub(super) type Owner = (ClientId, LockOwner);
 
-/// Where a request waits. The order of places on one side of an inode is the order of arrival.
+/// The place at which a request waits. Places on one side of an inode are in order of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Place {
     pub(super) ino: Ino,

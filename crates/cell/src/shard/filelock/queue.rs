@@ -43,7 +43,7 @@ impl<T> Waiter<T> {
 
 #[derive(Debug)]
 pub(super) struct Queue<T> {
-    /// By arrival.
+    /// The requests, by arrival.
     waiters: BTreeMap<u64, (Waiter<T>, Class)>,
     /// The arrivals of each class, none of which is empty.
     classes: BTreeMap<Class, BTreeSet<u64>>,
