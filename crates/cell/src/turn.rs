@@ -46,25 +46,19 @@ pub(crate) struct Turn<'a> {
     pub(crate) waits: &'a mut Waits,
 }
 
-/// The outcome of code whose steps are the record that is being built. There is no way to the
-/// outcome but to seal the record.
+/// A record that was begun. Who begins one has to seal it, with the cause of its steps.
 #[must_use]
-pub(crate) struct Recorded<T>(T);
+pub(crate) struct Begun(());
 
-impl<T> Recorded<T> {
-    /// Logs the record, with the cause that follows from the outcome. A record without steps is
-    /// logged only if it `decides`, and has a cause only then.
-    #[inline(always)]
-    pub(crate) fn seal(
-        self,
-        decides: bool,
-        cause: impl FnOnce(&T) -> Cause,
-        turn: &mut Turn<'_>,
-    ) -> T {
+impl Begun {
+    /// Logs the record. One without steps is logged only if it `decides`, and has a cause only
+    /// then.
+    #[inline]
+    pub(crate) fn seal(self, decides: bool, cause: impl FnOnce() -> Cause, turn: &mut Turn<'_>) {
+        let Self(()) = self;
         if decides || !turn.log.record.is_empty() {
-            turn.seal_as(&cause(&self.0));
+            turn.seal_as(&cause());
         }
-        self.0
     }
 }
 
@@ -227,11 +221,11 @@ impl Turn<'_> {
         self.log.room(dirty)
     }
 
-    /// Runs code whose steps are one record. The steps that were made before are the cell's own.
-    #[inline(always)]
-    pub(crate) fn record<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> Recorded<T> {
+    /// Begins a record. The steps that were made before are the cell's own.
+    #[inline]
+    pub(crate) fn begin_record(&mut self) -> Begun {
         self.seal();
-        Recorded(run(self))
+        Begun(())
     }
 
     /// Logs the steps that the cell itself has made since the last record, if there are any.

@@ -114,9 +114,9 @@ impl Core {
         if let Some(errno) = signals.failed.or_else(|| is_given_up().then_some(Errno::EIO)) {
             return self.stop(id, task, Stop::Fail(errno), turn);
         }
-        let recorded = turn.record(|turn| self.work_in_affinity(id, task, turn));
-        let decides = task.state.decided.is_some();
-        let mut outcome = recorded.seal(decides, |outcome| cause_of(task, outcome), turn);
+        let record = turn.begin_record();
+        let mut outcome = self.work_in_affinity(id, task, turn);
+        record.seal(task.state.decided.is_some(), || cause_of(task, &outcome), turn);
         match outcome {
             Ok(ref mut answer) => match &mut task.state.decided {
                 Some(decided) => {
@@ -157,12 +157,13 @@ impl Core {
         let step = self.replay.held.given_back(&task.work);
         let Some(step) = step.filter(|_| turn.log_has_room()) else { return false };
         self.replay.held.apply(&step);
-        let recorded = turn.record(|turn| {
-            turn.note(&step);
-            Ok(Some((Ok(Reply::Done), 0)))
-        });
-        let outcome = recorded.seal(false, |outcome| cause_of(task, outcome), turn);
-        self.finish(task, &mut outcome.unwrap_or_default(), turn);
+        let record = turn.begin_record();
+        turn.note(&step);
+        let mut outcome = done(Reply::Done);
+        record.seal(false, || cause_of(task, &outcome), turn);
+        if let Ok(answer) = &mut outcome {
+            self.finish(task, answer, turn);
+        }
         true
     }
 
