@@ -9,17 +9,18 @@ use warren_cell::{Backing, SlotRef};
 use warren_proto::slot::Shape;
 use warren_proto::{
     AccessMode, Answer, CreateFlags, Credentials, FileKind, FileName, Handle, NewInode, Position,
-    RangeChange, RangeCopy, RangeKind, RenameFlags, Reply, Request, RequestHeader, Rules, SetAttr,
-    XattrMode, XattrName,
+    RangeChange, RangeCopy, RangeKind, RenameFlags, Reply, Request, Rules, SetAttr, XattrMode,
+    XattrName,
 };
 use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent};
 
 use super::damage::{excuses, is_unsure};
 use super::mix::{Kind, Mix};
 use super::model::{Effect, Model, Name, ObjectNo, ROOT};
-use super::{Own, POOL_BYTES, World};
+use super::wild::{continue_look, doubt_files, looks_again};
+use super::{POOL_BYTES, World};
 use crate::fleet::incident::{changes, takes_space};
-use crate::fleet::{MAP_VERSION, notify_supervisor};
+use crate::fleet::notify_supervisor;
 use crate::outage::shards_of;
 
 /// Objects of a client, and its open files.
@@ -45,192 +46,161 @@ fn xattr_name(name: &[u8]) -> XattrName {
     XattrName::new(name).expect("a legal name")
 }
 
-impl World {
-    pub(super) fn plan_step(&mut self, client: usize) {
-        let think = match self.fleet.sim.rng.chance(1, 8) {
-            true => self.fleet.sim.rng.below(self.mix.think),
-            false => self.fleet.sim.rng.below(self.mix.think.min(2000)),
-        };
-        self.plan(think, Own::Step { client });
+pub(super) fn begin_operation(world: &mut World, at: usize) {
+    if !world.is_working || world.is_stopping || looks_again(world, at) {
+        return;
     }
+    let World { clients, mix, fleet, .. } = world;
+    let client = &mut clients[at];
+    client.operations += 1;
+    let stamp = (at as u64 + 1) << 32 | client.operations;
+    let model = client.model.as_ref().expect("a client that works has one");
+    let mut chooser = Chooser { model, mix, rng: &mut fleet.sim.rng, stamp };
+    let planned = (0..TRIES).find_map(|_| chooser.draw());
+    let Some(Planned { request, payload, effect }) = planned else {
+        return world.plan_step(at);
+    };
+    world.operations += 1;
+    world.send(at, request, &payload, Some(effect));
+}
 
-    pub(super) fn begin_operation(&mut self, at: usize) {
-        if !self.is_working || self.is_stopping || self.looks_again(at) {
-            return;
-        }
-        let World { clients, mix, fleet, .. } = self;
-        let client = &mut clients[at];
-        client.operations += 1;
-        let stamp = (at as u64 + 1) << 32 | client.operations;
-        let model = client.model.as_ref().expect("a client that works has one");
-        let mut chooser = Chooser { model, mix, rng: &mut fleet.sim.rng, stamp };
-        let planned = (0..TRIES).find_map(|_| chooser.draw());
-        let Some(Planned { request, payload, effect }) = planned else {
-            return self.plan_step(at);
-        };
-        self.operations += 1;
-        self.send(at, request, &payload, Some(effect));
+pub(super) fn connect(world: &mut World, at: usize) {
+    // Like a front's kernel, the client may name every inode.
+    let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
+    let applicant = Applicant {
+        credentials,
+        pid: 1000 + at as u32,
+        front: false,
+        privileged: true,
+        shape: Shape::large(1),
+        rules: Rules::empty(),
+        mounted: Box::default(),
+    };
+    let connection = ConnectionNo(at as u64);
+    notify_supervisor(world, SupervisorEvent::Connect { connection, applicant });
+}
+
+pub(super) fn client_answered(
+    world: &mut World,
+    from: CellId,
+    to: SlotRef,
+    seq: u32,
+    answer: Answer,
+) {
+    let at = world.clients.iter().position(|client| client.id == to.client);
+    let at = at.expect("an answer for a client");
+    let client = &mut world.clients[at];
+    if client.seq != seq {
+        let asked = client.seq;
+        return world.fleet.sim.fail(format!("{to:?} was answered {seq} while {asked} was asked"));
     }
-
-    pub(super) fn send(
-        &mut self,
-        at: usize,
-        request: Request,
-        payload: &[u8],
-        effect: Option<Effect>,
-    ) {
-        let asked = (self.fleet.sim.place(), self.fleet.sim.now);
-        let client = &mut self.clients[at];
-        client.seq += 1;
-        client.asked = asked;
-        client.under_way = Some((request.clone(), effect));
-        let (slot, seq) = (client.slot(), client.seq);
-        self.fleet.lanes.put_request(slot, payload);
-        let cell = match request.shard() {
-            Some(shard) => self.fleet.owner(shard),
-            None => CellId(self.fleet.sim.rng.below(self.fleet.cells.len() as u64) as u16),
-        };
-        let payload_len = payload.len() as u32;
-        let header =
-            RequestHeader { seq, map_version: MAP_VERSION, payload_len, ..Default::default() };
-        self.fleet.plan_request(cell, slot, header, request);
+    let Some((request, effect)) = client.under_way.take() else {
+        return world.fleet.sim.fail(format!("{to:?} was answered twice: {answer:?}"));
+    };
+    world.answered_at = world.fleet.sim.now;
+    let Some(effect) = effect else {
+        world.clients[at].answer = Some((from, answer));
+        return;
+    };
+    if matches!(effect, Effect::Look) {
+        return continue_look(world, at, from, &request, answer);
     }
-
-    pub(super) fn connect(&mut self, at: usize) {
-        // Like a front's kernel, the client may name every inode.
-        let credentials = Credentials { checked_by_kernel: true, ..Credentials::default() };
-        let applicant = Applicant {
-            credentials,
-            pid: 1000 + at as u32,
-            front: false,
-            privileged: true,
-            shape: Shape::large(1),
-            rules: Rules::empty(),
-            mounted: Box::default(),
-        };
-        let connection = ConnectionNo(at as u64);
-        notify_supervisor(self, SupervisorEvent::Connect { connection, applicant });
+    doubt_files(world);
+    match answer {
+        Ok(reply) => note_success(world, at, &effect, &reply),
+        Err(errno) => note_refusal(world, at, from, &request, errno),
     }
+    world.plan_step(at);
+}
 
-    pub(super) fn client_answered(&mut self, from: CellId, to: SlotRef, seq: u32, answer: Answer) {
-        let at = self.clients.iter().position(|client| client.id == to.client);
-        let at = at.expect("an answer for a client");
-        let client = &mut self.clients[at];
-        if client.seq != seq {
-            let asked = client.seq;
-            return self
-                .fleet
-                .sim
-                .fail(format!("{to:?} was answered {seq} while {asked} was asked"));
-        }
-        let Some((request, effect)) = client.under_way.take() else {
-            return self.fleet.sim.fail(format!("{to:?} was answered twice: {answer:?}"));
-        };
-        self.answered_at = self.fleet.sim.now;
-        let Some(effect) = effect else {
-            self.clients[at].answer = Some((from, answer));
-            return;
-        };
-        if matches!(effect, Effect::Look) {
-            return self.looked(at, from, &request, answer);
-        }
-        self.doubt();
-        match answer {
-            Ok(reply) => self.succeeded(at, &effect, &reply),
-            Err(errno) => self.refused(at, from, &request, errno),
-        }
-        self.plan_step(at);
+fn note_success(world: &mut World, at: usize, effect: &Effect, reply: &Reply) {
+    let (asked_at, _) = world.clients[at].asked;
+    let must_fail =
+        world.fleet.device.faults.must_sync_fail(asked_at, world.fleet.incidents.switched_at);
+    if matches!(effect, Effect::Sync) && must_fail {
+        return world.fleet.sim.fail("a sync is answered though a flush had failed".to_owned());
     }
-
-    fn succeeded(&mut self, at: usize, effect: &Effect, reply: &Reply) {
-        let (asked_at, _) = self.clients[at].asked;
-        let must_fail =
-            self.fleet.device.faults.must_sync_fail(asked_at, self.fleet.incidents.switched_at);
-        if matches!(effect, Effect::Sync) && must_fail {
-            return self.fleet.sim.fail("a sync is answered though a flush had failed".to_owned());
-        }
-        let model = self.clients[at].model.as_mut().expect("a client that works has one");
-        let created = match (effect, reply) {
-            (Effect::Create { .. }, Reply::Created { entry, .. }) => Some(entry.ino),
-            _ => None,
-        };
-        if let (Effect::Open { object }, Reply::Opened(opened)) = (effect, reply) {
-            model.object_mut(*object).handle = Some(opened.handle);
-        }
-        if let (Effect::Write { object, at: None, bytes }, Reply::Written { size, .. }) =
-            (effect, reply)
-        {
-            let object = model.object(*object);
-            let expected = object.content.now().len() + bytes.len();
-            if *size != expected as u64 && !object.unsure {
-                let rule = format!("an append ended at {size}, not at {expected}");
-                return self.fleet.sim.fail(rule);
-            }
-        }
-        model.apply(effect, created);
-        match effect {
-            Effect::Fsync { .. } => self.fleet.sim.count("fsync promised"),
-            Effect::Sync => self.fleet.sim.count("sync promised"),
-            Effect::Copy { .. } => self.fleet.sim.count("blocks were shared"),
-            _ => {}
+    let model = world.clients[at].model.as_mut().expect("a client that works has one");
+    let created = match (effect, reply) {
+        (Effect::Create { .. }, Reply::Created { entry, .. }) => Some(entry.ino),
+        _ => None,
+    };
+    if let (Effect::Open { object }, Reply::Opened(opened)) = (effect, reply) {
+        model.object_mut(*object).handle = Some(opened.handle);
+    }
+    if let (Effect::Write { object, at: None, bytes }, Reply::Written { size, .. }) =
+        (effect, reply)
+    {
+        let object = model.object(*object);
+        let expected = object.content.now().len() + bytes.len();
+        if *size != expected as u64 && !object.unsure {
+            let rule = format!("an append ended at {size}, not at {expected}");
+            return world.fleet.sim.fail(rule);
         }
     }
+    model.apply(effect, created);
+    match effect {
+        Effect::Fsync { .. } => world.fleet.sim.count("fsync promised"),
+        Effect::Sync => world.fleet.sim.count("sync promised"),
+        Effect::Copy { .. } => world.fleet.sim.count("blocks were shared"),
+        _ => {}
+    }
+}
 
-    /// Every request of a client is possible, unless the device fails for it, or space is short.
-    fn refused(&mut self, at: usize, from: CellId, request: &Request, errno: Errno) {
-        let (asked_at, _) = self.clients[at].asked;
-        let model = self.clients[at].model.as_ref().expect("a client that works has one");
-        let excused = match errno {
-            Errno::EIO => {
-                self.fleet.incidents.excuse_io(request, from, asked_at)
-                    || excuses(&self.fleet, model, request, &self.out(asked_at))
-                    || self.has_lost_pages(request)
-                    || (*request == Request::Sync && self.outage.excuses(asked_at))
-            }
-            Errno::EROFS => changes(request) && self.fleet.device.faults.may_be_read_only(),
-            Errno::EXDEV => matches!(request, Request::CopyRange { .. }),
-            Errno::ENOSPC => {
-                let may_be_full =
-                    self.is_space_short() || self.fleet.sizes.space.backing == Backing::OnDemand;
-                may_be_full && takes_space(request)
-            }
-            _ => false,
-        };
-        let excused = excused || is_unsure(&self.fleet, model, request, errno);
-        if !excused {
-            return self.fleet.sim.fail(format!("client {at}: {request:?} was refused: {errno:?}"));
+/// Every request of a client is possible, unless the device fails for it, or space is short.
+fn note_refusal(world: &mut World, at: usize, from: CellId, request: &Request, errno: Errno) {
+    let (asked_at, _) = world.clients[at].asked;
+    let model = world.clients[at].model.as_ref().expect("a client that works has one");
+    let excused = match errno {
+        Errno::EIO => {
+            world.fleet.incidents.excuse_io(request, from, asked_at)
+                || excuses(&world.fleet, model, request, &shards_out(world, asked_at))
+                || has_lost_pages(world, request)
+                || (*request == Request::Sync && world.outage.excuses(asked_at))
         }
-        self.fleet.sim.count(match errno {
-            Errno::EIO => "an operation failed",
-            Errno::EROFS => "a change refused after a failed flush",
-            Errno::ENOSPC => "no space",
-            Errno::EXDEV => "a copy that shares no blocks",
-            _ => "refused for what a damaged shard may hold",
-        });
+        Errno::EROFS => changes(request) && world.fleet.device.faults.may_be_read_only(),
+        Errno::EXDEV => matches!(request, Request::CopyRange { .. }),
+        Errno::ENOSPC => {
+            let may_be_full =
+                is_space_short(world) || world.fleet.sizes.space.backing == Backing::OnDemand;
+            may_be_full && takes_space(request)
+        }
+        _ => false,
+    };
+    let excused = excused || is_unsure(&world.fleet, model, request, errno);
+    if !excused {
+        return world.fleet.sim.fail(format!("client {at}: {request:?} was refused: {errno:?}"));
     }
+    world.fleet.sim.count(match errno {
+        Errno::EIO => "an operation failed",
+        Errno::EROFS => "a change refused after a failed flush",
+        Errno::ENOSPC => "no space",
+        Errno::EXDEV => "a copy that shares no blocks",
+        _ => "refused for what a damaged shard may hold",
+    });
+}
 
-    /// The shards of a cell that may have been out since this place in the order of events.
-    fn out(&self, since: u64) -> BTreeSet<ShardId> {
-        let cell = self.outage.cell().filter(|_| self.outage.excuses(since));
-        cell.map(|cell| shards_of(&self.fleet, cell)).unwrap_or_default()
-    }
+/// The shards of a cell that may have been out since this place in the order of events.
+fn shards_out(world: &World, since: u64) -> BTreeSet<ShardId> {
+    let cell = world.outage.cell().filter(|_| world.outage.excuses(since));
+    cell.map(|cell| shards_of(&world.fleet, cell)).unwrap_or_default()
+}
 
-    /// Whether pages of a file that the request names are lost.
-    fn has_lost_pages(&self, request: &Request) -> bool {
-        let source = match request {
-            Request::CopyRange { source, .. } => Some(source.ino),
-            _ => None,
-        };
-        let named = [request.inode(), request.other_inode(), source];
-        named.iter().flatten().any(|ino| self.fleet.incidents.wild.discarded.contains_key(ino))
-    }
+/// Whether pages of a file that the request names are lost.
+fn has_lost_pages(world: &World, request: &Request) -> bool {
+    let source = match request {
+        Request::CopyRange { source, .. } => Some(source.ino),
+        _ => None,
+    };
+    let named = [request.inode(), request.other_inode(), source];
+    named.iter().flatten().any(|ino| world.fleet.incidents.wild.discarded.contains_key(ino))
+}
 
-    /// Whether the clients' files fill a good part of the pool.
-    fn is_space_short(&self) -> bool {
-        let models = self.clients.iter().filter_map(|client| client.model.as_ref());
-        let blocks: usize = models.map(Model::blocks).sum();
-        blocks as u64 * BLOCK_SIZE as u64 > POOL_BYTES / 4
-    }
+/// Whether the clients' files fill a good part of the pool.
+fn is_space_short(world: &World) -> bool {
+    let models = world.clients.iter().filter_map(|client| client.model.as_ref());
+    let blocks: usize = models.map(Model::blocks).sum();
+    blocks as u64 * BLOCK_SIZE as u64 > POOL_BYTES / 4
 }
 
 struct Chooser<'a> {

@@ -3,10 +3,12 @@
 use warren_base::{CellId, ClientId, Errno};
 use warren_cell::SlotRef;
 use warren_proto::Answered;
-use warren_supervisor::{ConnectionNo, Failure};
+use warren_proto::control::Report;
+use warren_supervisor::{ConnectionNo, Event as SupervisorEvent, Failure};
 
+use super::calls::{begin_operation, client_answered, connect};
 use super::{Own, Stage, World};
-use crate::fleet::{Fleet, Surroundings, check_named};
+use crate::fleet::{Fleet, Surroundings, check_named, notify_supervisor};
 
 impl Surroundings for World {
     type Own = Own;
@@ -21,10 +23,10 @@ impl Surroundings for World {
 
     fn happen(&mut self, own: Own) {
         match own {
-            Own::Connect { client } => self.connect(client),
-            Own::Step { client } => self.begin_operation(client),
-            Own::Nudge => self.nudge(),
-            Own::Grow => self.grow(),
+            Own::Connect { client } => connect(self, client),
+            Own::Step { client } => begin_operation(self, client),
+            Own::Nudge => nudge(self),
+            Own::Grow => grow_pool(self),
         }
     }
 
@@ -38,7 +40,7 @@ impl Surroundings for World {
     }
 
     fn answered(&mut self, from: CellId, to: SlotRef, seq: u32, _hint: u64, answer: Answered) {
-        self.client_answered(from, to, seq, answer.answer);
+        client_answered(self, from, to, seq, answer.answer);
     }
 
     fn fleet_is_ready(&mut self) {
@@ -65,7 +67,7 @@ impl Surroundings for World {
     }
 
     fn grown(&mut self, result: Result<(), Errno>) {
-        self.growth_ended(result);
+        growth_ended(self, result);
     }
 
     fn fleet_ended(&mut self, result: Result<(), Failure>) {
@@ -73,5 +75,50 @@ impl Surroundings for World {
             check_named(&mut self.fleet, shard);
         }
         self.stage = Stage::Ended(result);
+    }
+}
+
+fn nudge(world: &mut World) {
+    if world.stage == Stage::Serving {
+        let (from, epoch) = (CellId(0), world.fleet.epoch(CellId(0)));
+        let report = Report::WantCheckpoint { cell: from };
+        notify_supervisor(world, SupervisorEvent::Report { from, epoch, report });
+        plan_nudge(world);
+    }
+}
+
+pub(super) fn plan_nudge(world: &mut World) {
+    if world.mix.nudge > 0 {
+        let delay = world.fleet.sim.rng.below(world.mix.nudge);
+        world.plan(delay, Own::Nudge);
+    }
+}
+
+fn grow_pool(world: &mut World) {
+    let layout = world.fleet.supervisor().ledger().superblock().layout;
+    let Some(grown) = world.growths.next_layout(&layout) else { return };
+    let blocks = grown.total_blocks();
+    if world.stage != Stage::Serving || world.fleet.supervisor().may_grow(blocks).is_err() {
+        return;
+    }
+    if let Some(host) = &mut world.fleet.device.disk.host {
+        let new = layout.chunks()..grown.chunks();
+        new.filter(|chunk| grown.is_reserved(*chunk)).for_each(|chunk| host.force(chunk));
+    }
+    world.growths.ask(blocks);
+    notify_supervisor(world, SupervisorEvent::Grow { blocks });
+    if let Some(delay) = world.growths.delay_again() {
+        world.plan(delay, Own::Grow);
+    }
+}
+
+fn growth_ended(world: &mut World, result: Result<(), Errno>) {
+    let blocks = world.fleet.supervisor().ledger().superblock().layout.total_blocks();
+    match result {
+        Ok(()) => {
+            world.growths.answered(blocks);
+            world.fleet.sim.count("a pool grown");
+        }
+        Err(_) => world.fleet.sim.count("a growth failed"),
     }
 }
