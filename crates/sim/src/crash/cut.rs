@@ -9,7 +9,7 @@ use crate::outage::Outage;
 use crate::simulation::Faults;
 
 /// Cuts the power: only the contents of the disk are left.
-pub(super) fn power_cut(world: &mut World) {
+pub(super) fn cut_power(world: &mut World) {
     doubt_files(world);
     suppose_under_way(world);
     let under_way = world.fleet.vanish();

@@ -7,7 +7,7 @@ use warren_supervisor::Event as SupervisorEvent;
 
 use super::audit::{read_back, set_up};
 use super::client::Client;
-use super::cut::power_cut;
+use super::cut::cut_power;
 use super::damage::{Due, damage_at_cut, is_explained};
 use super::growth::Growths;
 use super::mix::Mix;
@@ -117,7 +117,7 @@ fn live_all(world: &mut World) -> Result<(), Halt> {
             due.begin_life(world.fleet.sim.trace.events, world.mix.events);
         }
         work(world)?;
-        power_cut(world);
+        cut_power(world);
         if let Some(due) = world.damage.take_if(|due| due.is_at_cut()) {
             damage_at_cut(&mut world.fleet, due);
         }
@@ -144,7 +144,7 @@ fn open_pool(world: &mut World, may_be_cut: bool) -> Result<(), Halt> {
         match pump(world, |world| world.stage == Stage::Serving) {
             Err(Halt::Cut) => {
                 world.fleet.sim.count("power cut while opening");
-                power_cut(world);
+                cut_power(world);
                 recover_pool(world)?;
             }
             opened => {
@@ -236,7 +236,7 @@ fn recover_pool(world: &mut World) -> Result<(), Halt> {
         match pump(world, |world| matches!(world.stage, Stage::Ended(_))) {
             Err(Halt::Cut) => {
                 world.fleet.sim.count("power cut while recovering");
-                power_cut(world);
+                cut_power(world);
             }
             Err(halt) => return Err(halt.within("recovery")),
             Ok(()) if world.stage != Stage::Ended(Ok(())) => {
@@ -244,7 +244,7 @@ fn recover_pool(world: &mut World) -> Result<(), Halt> {
             }
             Ok(()) => {
                 world.fleet.sim.count("recovered");
-                power_cut(world);
+                cut_power(world);
             }
         }
     }

@@ -6,7 +6,7 @@ use warren_base::{CellId, Errno, Lsn};
 use warren_disk::RawRecord;
 use warren_supervisor::Failure;
 
-use super::cut::power_cut;
+use super::cut::cut_power;
 use super::pump::{pump, start_fleet};
 use super::{Halt, Stage, World};
 use crate::fleet::image::Log;
@@ -58,6 +58,6 @@ fn refuse_recovery(world: &mut World, cell: CellId) -> Result<(), Halt> {
     }
     world.rotten = None;
     world.fleet.sim.count("a damaged log refused");
-    power_cut(world);
+    cut_power(world);
     Ok(())
 }

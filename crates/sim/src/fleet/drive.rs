@@ -13,7 +13,7 @@ use super::start::reserve_replayed;
 use super::successor::start_successor;
 use super::supervise::notify_supervisor;
 use super::turn::{deliver_peer, happen_to, obey};
-use super::watch::{look, look_at_turns};
+use super::watch::{look_at_cell, look_at_turns};
 use super::{Happening, Surroundings};
 
 /// Applies the next event, if there is one.
@@ -35,7 +35,7 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
     }
     match happening {
         Happening::Request { cell, from, header, request } => {
-            offer(world, cell, from, header, request);
+            offer_request(world, cell, from, header, request);
         }
         Happening::Reply { from, to, seq, hint, answer } => {
             world.answered(from, to, seq, hint, answer);
@@ -58,7 +58,7 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
         }
         Happening::Start { cell } => start_successor(world, cell),
         Happening::Kill { cell, epoch } => execute_verdict(world, cell, epoch),
-        Happening::Look { cell, epoch, errs } => look(world, cell, epoch, errs),
+        Happening::Look { cell, epoch, errs } => look_at_cell(world, cell, epoch, errs),
         Happening::Review { cell } => review(world, cell),
         Happening::Turns => look_at_turns(world),
         Happening::Lie { cell, epoch, of, number } => lie(world, (cell, epoch), of, number),
@@ -145,7 +145,7 @@ fn cell_io_done<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, io: Io
 }
 
 /// A request is in its slot. A cell that cannot take it finds it there later.
-fn offer<W: Surroundings>(
+fn offer_request<W: Surroundings>(
     world: &mut W,
     cell: CellId,
     from: SlotRef,

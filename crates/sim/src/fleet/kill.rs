@@ -37,7 +37,7 @@ const CHECKSUM: usize = 28;
 const WILD_STORES_MAX: u64 = 3;
 const WILD_STORE: usize = 16;
 
-/// Whether the cell dies with the next event.
+/// Draws whether, and when, the cell dies with the next event.
 pub(super) fn draw_death<H>(fleet: &mut Fleet<H>, id: CellId) -> Option<Death> {
     let host = fleet.host(id);
     if host.is_broken && !host.is_caretaker && fleet.is_served() {
@@ -78,7 +78,7 @@ pub(crate) fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
     fleet.sim.plan(delay, Happening::Exited { cell: id, epoch });
 }
 
-/// The process has damaged pages of its cache, perhaps.
+/// The process has damaged pages of its cache, at times.
 fn store_wildly<H>(fleet: &mut Fleet<H>, id: CellId) {
     if fleet.sim.faults.wild == 0 || !fleet.sim.rng.chance(fleet.sim.faults.wild, 100) {
         return;

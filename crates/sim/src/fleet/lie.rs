@@ -13,7 +13,7 @@ use super::{Fleet, Happening, Surroundings};
 /// The accusations of one liar, and the time between them, in which most trials end.
 const LIES: u64 = 4;
 const LIE_EVERY: Duration = Duration::from_micros(200);
-/// The longest delay of a message, in those that are usual: it stalls.
+/// The longest delay of a message, that of one that stalls, in the longest usual ones.
 const SLOWEST: u64 = 100;
 
 /// The cell begins to lie, perhaps.

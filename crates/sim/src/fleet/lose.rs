@@ -12,8 +12,8 @@ use super::{CellHost, Fleet, Happening};
 /// The time between two reviews of a cell.
 const REVIEW_EVERY: Duration = Duration::from_secs(1);
 
-/// Whether the message is lost: between two cells that serve, or in a recovery.
-pub(super) fn loses<H>(
+/// Draws whether the message is lost: between two cells that serve, or in a recovery.
+pub(super) fn draw_lost_message<H>(
     fleet: &mut Fleet<H>,
     from: CellId,
     to: CellId,
@@ -43,7 +43,7 @@ pub(super) fn loses<H>(
     is_lost
 }
 
-/// Whether the cell loses a wake-up of a task with its next event, if there is one.
+/// Draws whether the cell loses a wake-up of a task with its next event, if there is one.
 pub(super) fn draw_lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) -> bool {
     let Lost { wakeups, rng, .. } = &mut fleet.lost;
     let is_drawn = *wakeups > 0 && rng.chance(*wakeups, 10_000);
@@ -56,7 +56,7 @@ pub(super) fn draw_lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) -> bool {
 }
 
 /// The cell has lost a wake-up.
-pub(super) fn lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) {
+pub(super) fn note_lost_wakeup<H>(fleet: &mut Fleet<H>, id: CellId) {
     fleet.sim.count("a wake-up lost");
     fleet.lost.left -= 1;
     let process = (id, fleet.epoch(id));

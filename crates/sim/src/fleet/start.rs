@@ -33,7 +33,7 @@ pub(crate) fn may_lack_chunks<H>(fleet: &Fleet<H>, this: CellId) -> bool {
 }
 
 impl<H> Fleet<H> {
-    /// Starts so many cells, or one for each log, to replay them.
+    /// Starts `cells` cells, or one for each log, to replay them.
     pub(crate) fn start(&mut self, cells: Option<u16>) -> Result<(), String> {
         let (ledger, copies) = load_ledger(&self.device.disk)?;
         check_used(&self.device.disk, &ledger)?;

@@ -29,15 +29,15 @@ pub(crate) fn notify_supervisor<W: Surroundings>(world: &mut W, event: Superviso
     fleet.supervisor.supervisor = Some(supervisor);
     while draw_supervisors_death(world.fleet_mut(), &effects) {
         let mut death = kill_supervisor(world.fleet_mut(), effects);
-        follow(world, std::mem::take(&mut death.done));
+        carry_out_all(world, std::mem::take(&mut death.done));
         let (left, catching_up) = take_over(world.fleet_mut(), death);
-        follow(world, left);
+        carry_out_all(world, left);
         effects = catching_up;
     }
     if let Some(shard) = given_up {
         check_named(world.fleet_mut(), shard);
     }
-    follow(world, effects);
+    carry_out_all(world, effects);
     plan_looks_at_turns(world.fleet_mut());
 }
 
@@ -49,17 +49,17 @@ pub(crate) fn check_named<H>(fleet: &mut Fleet<H>, shard: ShardId) {
     }
 }
 
-fn follow<W: Surroundings>(world: &mut W, effects: Vec<SupervisorEffect>) {
+fn carry_out_all<W: Surroundings>(world: &mut W, effects: Vec<SupervisorEffect>) {
     for effect in effects {
         world.fleet_mut().sim.note(&("supervisor", &effect));
-        follow_one(world, effect);
+        carry_out(world, effect);
     }
     for host in &mut world.fleet_mut().cells {
         host.beginning.get_or_insert(host.orders.len());
     }
 }
 
-fn follow_one<W: Surroundings>(world: &mut W, effect: SupervisorEffect) {
+fn carry_out<W: Surroundings>(world: &mut W, effect: SupervisorEffect) {
     let fleet = world.fleet_mut();
     match effect {
         SupervisorEffect::Send { to, order } => send_order(fleet, to, order),

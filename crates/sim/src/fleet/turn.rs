@@ -10,7 +10,7 @@ use warren_proto::control::{Order, Report, Suspicion};
 use super::effect::{carry_out, note_executed};
 use super::kill::{draw_death, kill_cell};
 use super::lie::draw_liar;
-use super::lose::{draw_lost_wakeup, loses, lost_wakeup};
+use super::lose::{draw_lost_message, draw_lost_wakeup, note_lost_wakeup};
 use super::memory::SharedMemory;
 use super::process::{Death, Killed};
 use super::{Fleet, Surroundings};
@@ -53,7 +53,7 @@ pub(super) fn happen_to<W: Surroundings>(world: &mut W, id: CellId, event: Event
     }
     let fleet = world.fleet_mut();
     if loses && cell.has_lost_wakeup() {
-        lost_wakeup(fleet, id);
+        note_lost_wakeup(fleet, id);
     }
     if cell.chunks_emptied() > emptied {
         fleet.sim.count("chunks emptied");
@@ -96,7 +96,7 @@ pub(super) fn deliver_peer<W: Surroundings>(
     to: CellId,
     message: PeerMessage,
 ) {
-    if loses(world.fleet_mut(), from, to, &message) {
+    if draw_lost_message(world.fleet_mut(), from, to, &message) {
         return;
     }
     let fleet = world.fleet_mut();

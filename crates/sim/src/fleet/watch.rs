@@ -8,7 +8,7 @@ use super::{Happening, Surroundings};
 
 /// The supervisor's watch looks at a cell that was stopped, or (`errs`) accuses it first although
 /// it may work.
-pub(super) fn look<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, errs: bool) {
+pub(super) fn look_at_cell<W: Surroundings>(world: &mut W, id: CellId, epoch: Epoch, errs: bool) {
     let fleet = world.fleet_mut();
     // A successor too many would end the fleet.
     if !fleet.host(id).is_running(epoch) || !fleet.may_be_lost(id) {
