@@ -67,7 +67,7 @@ mod rows;
 pub(crate) use rows::nr;
 
 /// Numbers from here on have no row.
-const END: usize = rows::NUMBERS[rows::NUMBERS.len() - 1] + 1;
+pub(crate) const END: usize = rows::NUMBERS[rows::NUMBERS.len() - 1] + 1;
 
 /// What is known of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

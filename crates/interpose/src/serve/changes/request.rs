@@ -152,7 +152,6 @@ mod tests {
     use warren_proto::SetTime;
 
     use super::*;
-    use crate::hook::NUMBERS;
     use crate::serve::setting::{NANOS, UTIME_NOW, UTIME_OMIT};
     use crate::syscalls::{self, Class};
 
@@ -237,7 +236,7 @@ mod tests {
             nr::SETXATTRAT,
             nr::REMOVEXATTRAT,
         ];
-        for number in 0..NUMBERS {
+        for number in 0..=syscalls::END {
             let class = syscalls::row(number).class;
             let changes = matches!(class, Class::Names | Class::Above);
             let wanted = changes && !kernels.contains(&number);
