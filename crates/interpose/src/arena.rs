@@ -1,6 +1,7 @@
 //! The memory of the client inside a program: an allocator that never meets the program's own.
 //!
-//! Only the holder of the slow path's lock allocates or frees, with all signals blocked. The region
+//! Only the holder of the slow path's lock allocates or frees, with all signals blocked; each call
+//! checks that the lock is taken. The region
 //! is reserved when the process is admitted. A child of `fork` begins with another one. It may also
 //! go on in the middle of a call, if a signal handler has forked it: then it finds the client's
 //! structures as they were, and zeros instead of answers, copies and lease words.
@@ -17,6 +18,7 @@ use talc::source::Manual;
 use crate::abi::{
     MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, PROT_READ, PROT_WRITE, is_error, nr,
 };
+use crate::slow_lock::{self, Holder};
 use crate::stub;
 
 /// Bytes that are reserved: many times what the bounded copies of a client take. Pages that are
@@ -34,13 +36,14 @@ unsafe impl Sync for Arena {}
 static ARENA: Arena = Arena(UnsafeCell::new(Talc::new(Manual)));
 
 /// Gives the arena its memory. None if there is none.
-pub(crate) fn begin() -> Option<()> {
+pub(crate) fn begin(_: &mut Holder) -> Option<()> {
     let memory = map(LENGTH)?;
-    // SAFETY: the caller holds the lock, and the region is new and used by nothing else.
+    // SAFETY: the holder of the lock lends its token, and the region is new and used by nothing
+    // else.
     unsafe { (*ARENA.0.get()).claim(memory as *mut u8, LENGTH) }.map(drop)
 }
 
-/// In a child of `fork`, which begins with an empty arena.
+/// Makes the arena of a child of `fork` an empty one.
 pub(crate) fn forget() {
     // SAFETY: the child has one thread, and what its parent had allocated is never touched again.
     unsafe { ARENA.0.get().write(Talc::new(Manual)) };
@@ -81,11 +84,13 @@ fn map(length: usize) -> Option<usize> {
 // SAFETY: the allocator below keeps the contract. One thread at a time is in it.
 unsafe impl GlobalAlloc for Arena {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        assert!(slow_lock::is_taken());
         // SAFETY: as above; a layout without bytes is never asked for.
         unsafe { (*self.0.get()).allocate(layout) }.map_or(null_mut(), |memory| memory.as_ptr())
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        assert!(slow_lock::is_taken());
         // SAFETY: the memory is from `alloc`, with this layout.
         unsafe { (*self.0.get()).deallocate(memory, layout) };
     }

@@ -4,26 +4,15 @@
 //! a patched site would, so that a call by dispatch has the thread's own stack and signal mask.
 //! Dispatch belongs to a thread, ends with exec, and is not inherited.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::abi::{
     AUDIT_ARCH_X86_64, Context, PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_OFF,
     PR_SYS_DISPATCH_ON, SA_NODEFER, SA_ONSTACK, SA_RESTORER, SA_SIGINFO, SET_SIZE, SIGSYS,
     SIGSYS_BIT, SYS_USER_DISPATCH, SigAction, SigInfo, nr, reg,
 };
+use crate::state::Counts;
 use crate::{patch, serve, signal, stub};
-
-static DISPATCHED: AtomicU64 = AtomicU64::new(0);
-
-/// How many calls came by dispatch.
-pub(crate) fn count() -> u64 {
-    DISPATCHED.load(Relaxed)
-}
-
-/// A child of `fork` counts its own calls.
-pub(crate) fn reset() {
-    DISPATCHED.store(0, Relaxed);
-}
 
 /// Makes our handler the handler of SIGSYS.
 pub(crate) fn install() -> isize {
@@ -61,7 +50,7 @@ extern "C" fn on_sigsys(_: i32, info: *mut SigInfo, context: *mut Context) {
         unsafe { signal::deliver(info, context) };
         return;
     }
-    DISPATCHED.fetch_add(1, Relaxed);
+    Counts::here().dispatched.fetch_add(1, Relaxed);
     let registers = &mut interrupted.registers;
     if cause.arch != AUDIT_ARCH_X86_64 {
         return call_32(registers);

@@ -25,8 +25,8 @@ use core::mem::{offset_of, size_of};
 use crate::call::SystemCall;
 use crate::calls::on_call;
 use crate::frame::{Frame, Resume};
-use crate::serve::clock::{LONG_CYCLES, WAITS};
-use crate::state::{CHILDREN, VFORKS};
+use crate::process::{PROCESS, Process};
+use crate::serve::clock::LONG_CYCLES;
 use crate::thread::{on_child, on_forked};
 
 const _: () = assert!(size_of::<Frame>().is_multiple_of(16));
@@ -106,7 +106,7 @@ core::arch::global_asm!(
     .macro WARREN_CHILD_MADE base, held
         movq \held(\base), %rcx
         shrq $1, %rcx
-        lock subq %rcx, {children}(%rip)
+        lock subq %rcx, {process}+{children}(%rip)
     .endm
 
     .pushsection .text.warren_stub,"ax",@progbits
@@ -192,7 +192,7 @@ core::arch::global_asm!(
         jz 4f
         movq %rax, {result}(%rsp)
         movq {resume}(%rsp), %rcx
-        lock subq %rcx, {vforks}(%rip)
+        lock subq %rcx, {process}+{vforks}(%rip)
         WARREN_CHILD_MADE %rsp, {held}
         WARREN_UNHOLD %rsp, {mask}, {held}
         jmp 3b
@@ -247,7 +247,7 @@ core::arch::global_asm!(
         movq {r_rbx}(%rbx), %r11
         testq %rax, %rax
         jz 4f
-        lock decq {vforks}(%rip)
+        lock decq {process}+{vforks}(%rip)
         movq $0, {r_busy}(%rbx)
     4:  movq %r11, %rbx
         popfq
@@ -271,7 +271,7 @@ core::arch::global_asm!(
         subq {resume}(%rsp), %rax
         cmpq ${long}, %rax
         jb 3b
-        lock incq {waits}(%rip)
+        lock incq {process}+{waits}(%rip)
         jmp 3b
         .cfi_endproc
 
@@ -366,9 +366,10 @@ core::arch::global_asm!(
     mask = const offset_of!(Frame, mask),
     held = const offset_of!(Frame, held),
     mask_byte = const offset_of!(crate::abi::Context, mask) + 3,
-    vforks = sym VFORKS,
-    children = sym CHILDREN,
-    waits = sym WAITS,
+    process = sym PROCESS,
+    vforks = const offset_of!(Process, program.life.vforks),
+    children = const offset_of!(Process, program.life.children),
+    waits = const offset_of!(Process, answers.clock.waits),
     long = const LONG_CYCLES,
     on_call = sym on_call,
     on_forked = sym on_forked,

@@ -21,7 +21,7 @@ use core::sync::atomic::{
 use crate::abi::{MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_READ, PROT_WRITE, is_error, nr};
 use crate::frame::{Frame, Next};
 use crate::probe::Reader;
-use crate::state::{FILTERED, INTERPOSED, TRACES, VFORKS, is_child};
+use crate::state::{Life, is_child, is_filtered};
 use crate::stub;
 
 /// `NAME=value` with its final zero.
@@ -44,18 +44,22 @@ const LIBRARY: &[u8] = b"libwarren_interpose";
 const VARIABLES_MAX: usize = 1 << 16;
 const WORD: usize = size_of::<usize>();
 
-/// The variables with which this process was started, one after the other, each with its final
-/// zero. Written once, before the program starts.
-static STORE: [AtomicUsize; KEPT * ENTRY / WORD] =
-    [const { AtomicUsize::new(0) }; KEPT * ENTRY / WORD];
-/// The words of `STORE` that are used.
-static USED: AtomicUsize = AtomicUsize::new(0);
 /// Words at the end of an environment that [`leave`] leaves.
 const LEFT_WORDS: usize = 2;
-/// Where those of the last one are.
-static LEFT: AtomicUsize = AtomicUsize::new(0);
-static ENTRIES: [Entry; KEPT] =
-    [const { Entry { start: AtomicUsize::new(0), length: AtomicUsize::new(0) } }; KEPT];
+
+/// The variables with which this process was started. `store` is last: its first words lie beside
+/// what every program uses.
+#[repr(C)]
+pub(crate) struct Variables {
+    entries: [Entry; KEPT],
+    /// The words of `store` that are used.
+    used: AtomicUsize,
+    /// Where the words are that the last child of `vfork` has left.
+    left: AtomicUsize,
+    /// The variables, one after the other, each with its final zero. Written once, before the
+    /// program starts.
+    store: [AtomicUsize; KEPT * ENTRY / WORD],
+}
 
 /// The first word of a variable in `STORE`, and its length in bytes. 0 for none.
 struct Entry {
@@ -68,10 +72,10 @@ pub(crate) fn keep(variable: &[u8]) {
     let Some(at) = NAMES.iter().position(|name| variable.starts_with(name)) else { return };
     let loads = |variable: &[u8]| variable.windows(LIBRARY.len()).any(|it| it == LIBRARY);
     let needed = variable.len() < ENTRY && (!loads_libraries(at) || loads(variable));
-    let entry = &ENTRIES[at];
+    let entry = &Variables::here().entries[at];
     if needed && entry.length.load(Relaxed) == 0 {
-        let start = USED.fetch_add(variable.len() / WORD + 1, Relaxed);
-        for (word, bytes) in STORE[start..].iter().zip(variable.chunks(WORD)) {
+        let start = Variables::here().used.fetch_add(variable.len() / WORD + 1, Relaxed);
+        for (word, bytes) in Variables::here().store[start..].iter().zip(variable.chunks(WORD)) {
             let mut padded = [0; WORD];
             padded[..bytes.len()].copy_from_slice(bytes);
             word.store(usize::from_ne_bytes(padded), Relaxed);
@@ -146,9 +150,9 @@ impl Found {
 
     /// The variable by which the next program leaves dispatch alone.
     fn off(&self) -> Option<&'static CStr> {
-        match FILTERED.get() {
+        match is_filtered() {
             true => Some(OFF_FOR_FILTER),
-            false => (TRACES.get() && !self.has_switch).then_some(OFF_FOR_TRACER),
+            false => (Life::here().traces.get() && !self.has_switch).then_some(OFF_FOR_TRACER),
         }
     }
 }
@@ -156,7 +160,7 @@ impl Found {
 /// `execve` and `execveat`, whose argument `at` is the environment.
 pub(crate) fn execute(frame: &mut Frame, at: usize) -> Next {
     let environment = frame.call.args[at];
-    if !INTERPOSED.get() {
+    if !Life::here().interposed.get() {
         return Next::Pass;
     }
     let Some(found) = examine(environment) else { return Next::Pass };
@@ -173,7 +177,7 @@ pub(crate) fn execute(frame: &mut Frame, at: usize) -> Next {
         unmap(memory, length);
         return Next::Pass;
     };
-    let is_child = !FILTERED.get() && is_child();
+    let is_child = !is_filtered() && is_child();
     if is_child {
         leave(memory, length);
     }
@@ -189,9 +193,9 @@ pub(crate) fn execute(frame: &mut Frame, at: usize) -> Next {
 
 /// The kept variable, as a string in memory.
 fn kept(at: usize) -> Option<usize> {
-    let entry = &ENTRIES[at];
+    let entry = &Variables::here().entries[at];
     let start = entry.start.load(Relaxed);
-    (entry.length.load(Relaxed) > 0).then(|| STORE[start..].as_ptr() as usize)
+    (entry.length.load(Relaxed) > 0).then(|| Variables::here().store[start..].as_ptr() as usize)
 }
 
 /// Counts the variables and looks for ours. None if they cannot be read.
@@ -245,7 +249,7 @@ fn compose(environment: usize, found: &Found, memory: usize, mut used: usize) ->
                 count += 1;
             }
             (Some(kept), Variable::Others(place) | Variable::Empty(place)) => {
-                let length = ENTRIES[at].length.load(Relaxed);
+                let length = Variables::here().entries[at].length.load(Relaxed);
                 let to = memory + used;
                 // SAFETY: there is room for an entry of ours and one of theirs.
                 unsafe { core::ptr::copy_nonoverlapping(kept as *const u8, to as *mut u8, length) };
@@ -306,11 +310,11 @@ fn contains(reader: &mut Reader, string: usize, part: &[u8]) -> Option<bool> {
 /// words say where those of the one before are, and where this memory begins.
 fn leave(memory: usize, length: usize) {
     let words = (memory + length - LEFT_WORDS * WORD) as *mut [usize; LEFT_WORDS];
-    let mut before = LEFT.load(Acquire);
+    let mut before = Variables::here().left.load(Acquire);
     loop {
         // SAFETY: the words are at the end of our mapping, behind the environment.
         unsafe { words.write([before, memory]) };
-        match LEFT.compare_exchange(before, words as usize, AcqRel, Acquire) {
+        match Variables::here().left.compare_exchange(before, words as usize, AcqRel, Acquire) {
             Ok(_) => return,
             Err(now) => before = now,
         }
@@ -319,10 +323,10 @@ fn leave(memory: usize, length: usize) {
 
 /// Frees what children have left, if none is under way. Called before the next child is made.
 pub(crate) fn free_left() {
-    if LEFT.load(Relaxed) == 0 || VFORKS.load(Acquire) != 0 {
+    if Variables::here().left.load(Relaxed) == 0 || Life::here().vforks.load(Acquire) != 0 {
         return;
     }
-    let mut words = LEFT.swap(0, AcqRel);
+    let mut words = Variables::here().left.swap(0, AcqRel);
     while words != 0 {
         // SAFETY: `leave` has written them, and no child that reads them is left.
         let [before, memory] = unsafe { (words as *const [usize; LEFT_WORDS]).read() };

@@ -47,10 +47,10 @@ pub(crate) mod watches;
 pub(crate) mod written;
 pub(crate) mod xattrs;
 
-pub(crate) use client::{Client, Found};
+pub(crate) use client::{Client, Found, Halves};
 
 use answers::Answers;
-use client::{HOT, Hot, SLOW, Slow, hot, settled};
+use client::{Hot, Slow, hot, settled};
 use held::Files;
 use listings::Listings;
 
@@ -102,11 +102,10 @@ impl Deref for Target {
 }
 
 /// The segments of the connection, by start and length.
-static REGIONS: [[AtomicUsize; 2]; REGIONS_MAX] =
-    [const { [const { AtomicUsize::new(0) }; 2] }; REGIONS_MAX];
+pub(crate) struct Regions([[AtomicUsize; 2]; REGIONS_MAX]);
 
-/// The first and the last of the descriptors, both 0 without any.
-static DESCRIPTORS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// The first and the last of the client's descriptors, both 0 without any.
+pub(crate) struct Descriptors([AtomicUsize; 2]);
 
 /// Becomes a client of the fleet that serves the pool of a mount. Descriptors that stay open are
 /// moved to numbers from `first_descriptor` on.
@@ -116,7 +115,7 @@ pub(crate) fn admit(
     runtime_dir: Option<&[u8]>,
     first_descriptor: usize,
 ) -> Result<Admitted, &'static str> {
-    arena::begin().ok_or("no memory")?;
+    arena::begin(&mut client.0).ok_or("no memory")?;
     let mut admission = ask(mounted, runtime_dir)?;
     let rules = admission.rules();
     let first = i32::try_from(first_descriptor).map_err(|_| "no descriptors")?;
@@ -137,15 +136,18 @@ pub(crate) fn admit(
         slow.directory(mounted.root).ok_or("the directory that is mounted is out of sight")?;
     let answers = Answers::new().ok_or("no memory")?;
     let files = Files::new(&connection).ok_or("no memory")?;
-    for (place, (start, length)) in REGIONS.iter().zip(connection.regions()) {
+    for (place, (start, length)) in Regions::here().0.iter().zip(connection.regions()) {
         place[0].store(start, Relaxed);
         place[1].store(length, Relaxed);
     }
     let hot = Hot { connection, answers, root, files };
-    DESCRIPTORS[0].store(descriptors.start, Relaxed);
-    DESCRIPTORS[1].store(descriptors.end - 1, Relaxed);
+    for (place, number) in
+        Descriptors::here().0.iter().zip([descriptors.start, descriptors.end - 1])
+    {
+        place.store(number, Relaxed);
+    }
     client.set(Some(Box::new(slow)));
-    HOT.store(Box::into_raw(Box::new(hot)), Release);
+    Halves::here().hot.store(Box::into_raw(Box::new(hot)), Release);
     Ok(Admitted { descriptors, root, attr, rules })
 }
 
@@ -203,7 +205,7 @@ fn credentials() -> Credentials {
 /// Ends the admission.
 pub(crate) fn end(client: &mut Client) {
     let ended = hot();
-    HOT.store(null_mut(), Release);
+    Halves::here().hot.store(null_mut(), Release);
     // The slots come after the connection: before, those with a submitted request would wait for
     // cells, and so would the program, which is about to change its rights. No slot is taken from
     // this connection any more, so none is used again while a cell may still write its answer.
@@ -211,35 +213,35 @@ pub(crate) fn end(client: &mut Client) {
         hot.connection.end();
     }
     client.set(None);
-    unmap_segments();
-    close_descriptors();
+    let_go();
 }
 
-/// In a child of `fork`, which has not all of the client's memory: closes the inherited
-/// descriptors.
+/// In a child of `fork`, which has not all of the client's memory.
 pub(crate) fn forget() {
-    HOT.store(null_mut(), Release);
-    unmap_segments();
+    Halves::here().hot.store(null_mut(), Release);
     // SAFETY: the child has one thread. The parent's client is not dropped: its memory is not here.
-    unsafe { SLOW.0.get().write(None) };
+    unsafe { Halves::here().slow.get().write(None) };
     arena::forget();
+}
+
+/// What the connection has is unmapped and closed, also in a child of `fork`.
+pub(crate) fn let_go() {
+    unmap_segments();
     close_descriptors();
 }
 
 /// Other threads, or a handler's caller, may be in the middle of a call that reads them or marks an
 /// inode as used, so there is memory in their place.
 fn unmap_segments() {
-    for region in &REGIONS {
-        let [start, length] = region.each_ref().map(|word| word.swap(0, Relaxed));
-        if length > 0 {
-            arena::put_zeros((start, length));
-        }
+    let is_used = |region: &&[AtomicUsize; 2]| region[1].load(Relaxed) > 0;
+    for region in Regions::here().0.iter().take_while(is_used) {
+        arena::put_zeros(region.each_ref().map(|word| word.swap(0, Relaxed)).into());
     }
 }
 
 /// A connection that other threads may still read keeps its numbers, so they are closed here.
 fn close_descriptors() {
-    let [first, last] = [0, 1].map(|at| DESCRIPTORS[at].swap(0, Relaxed));
+    let [first, last] = [0, 1].map(|at| Descriptors::here().0[at].swap(0, Relaxed));
     for descriptor in first..=last {
         if descriptor != 0 {
             stub::close(descriptor);

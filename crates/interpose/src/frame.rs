@@ -1,6 +1,7 @@
 //! What the entry and the Rust code behind it have in common: a call under way, and where a child
 //! goes on. `entry.rs` reads the layouts by offset.
 
+use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicUsize;
 
 use crate::call::SystemCall;
@@ -45,6 +46,21 @@ pub(crate) struct Resume {
     /// As in [`Frame`].
     pub mask: u64,
     pub held: usize,
+}
+
+/// Parents that wait for a child of `vfork`, at most. Beyond, `vfork` copies the memory.
+pub(crate) const PARENTS: usize = 64;
+
+/// Where parents go on that wait for a child of `vfork`.
+pub(crate) struct Parents(UnsafeCell<[Resume; PARENTS]>);
+
+// SAFETY: a parent claims an element by its `busy`, and uses no other.
+unsafe impl Sync for Parents {}
+
+impl Parents {
+    pub(crate) fn table(&self) -> *mut Resume {
+        self.0.get().cast()
+    }
 }
 
 /// How the entry goes on.

@@ -11,35 +11,35 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::call::{SystemCall, Verdict};
 use crate::serve;
-use crate::state::{COUNTED, SERVED};
+use crate::state::{Counts, is_counted};
 
 /// Numbers below are counted one by one, the others together.
 pub(crate) const NUMBERS: usize = 512;
 
-static PASSED: [AtomicU64; NUMBERS + 1] = [const { AtomicU64::new(0) }; NUMBERS + 1];
+/// The calls that were passed on, by number.
+pub(crate) struct Passed([AtomicU64; NUMBERS + 1]);
 
 /// Handed every call of the program once.
 pub(crate) fn hook(call: &SystemCall) -> Verdict {
     let verdict = serve::on_call(call);
     if let Verdict::Served(_) = verdict {
-        SERVED.fetch_add(1, Relaxed);
-    } else if COUNTED.get() {
-        PASSED[call.number.min(NUMBERS)].fetch_add(1, Relaxed);
+        Counts::here().served.fetch_add(1, Relaxed);
+    } else if is_counted() {
+        Passed::here().0[call.number.min(NUMBERS)].fetch_add(1, Relaxed);
     }
     verdict
 }
 
 /// How many calls with this number were passed on.
 pub(crate) fn passed(number: usize) -> u64 {
-    PASSED[number.min(NUMBERS)].load(Relaxed)
+    Passed::here().0[number.min(NUMBERS)].load(Relaxed)
 }
 
-/// A child of `fork` counts its own calls.
-pub(crate) fn reset() {
-    SERVED.store(0, Relaxed);
-    if COUNTED.get() {
-        for count in &PASSED {
-            count.store(0, Relaxed);
+impl Passed {
+    /// A child of `fork` counts its own calls.
+    pub(crate) fn begin_again(&self) {
+        if is_counted() {
+            self.0.iter().for_each(|count| count.store(0, Relaxed));
         }
     }
 }

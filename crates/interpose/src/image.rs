@@ -43,7 +43,7 @@ use crate::abi::{
 };
 use crate::call::SystemCall;
 use crate::loader;
-use crate::state::THREADS;
+use crate::state::has_threads;
 use crate::{exec, stub};
 
 /// Calls from elsewhere in the text before all of it is mapped.
@@ -52,22 +52,25 @@ const CALLS_BEFORE: usize = 24;
 /// Filling takes one. The other process may be stopped.
 const TRIES: usize = 256;
 
-/// The text that the image may take the place of, or has taken the place of. 0 for none.
-static START: AtomicUsize = AtomicUsize::new(0);
-static END: AtomicUsize = AtomicUsize::new(0);
-static BASE: AtomicUsize = AtomicUsize::new(0);
-/// The path of its file.
-static FILE: AtomicPtr<core::ffi::c_char> = AtomicPtr::new(core::ptr::null_mut());
-/// Calls that were found by dispatch outside of what is mapped.
-static CALLS: AtomicUsize = AtomicUsize::new(0);
-/// How often another process was filling it.
-static BUSY: AtomicUsize = AtomicUsize::new(0);
-/// What is mapped of the image: a [`Part`].
-static MAPPED: AtomicUsize = AtomicUsize::new(Part::None as usize);
+/// The image in this process.
+pub(crate) struct Image {
+    /// The text that the image may take the place of, or has taken the place of. 0 for none.
+    start: AtomicUsize,
+    end: AtomicUsize,
+    base: AtomicUsize,
+    /// The path of its file.
+    file: AtomicPtr<core::ffi::c_char>,
+    /// Calls that were found by dispatch outside of what is mapped.
+    calls: AtomicUsize,
+    /// How often another process was filling it.
+    busy: AtomicUsize,
+    /// The number of a [`Mapped`].
+    mapped: AtomicUsize,
+}
 
 /// What is mapped of the image.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum Mapped {
     None = 0,
     Dense = 1,
     All = 2,
@@ -80,27 +83,27 @@ enum Part {
 pub(crate) unsafe fn prepare(list: usize) {
     // SAFETY: the loader has loaded all objects, and is not in the middle of a change.
     if let Some((library, path)) = unsafe { loader::c_library(list) } {
-        BASE.store(library.base, Relaxed);
-        FILE.store(path.as_ptr().cast_mut(), Relaxed);
-        START.store(library.start, Relaxed);
-        END.store(library.end, Release);
+        Image::here().base.store(library.base, Relaxed);
+        Image::here().file.store(path.as_ptr().cast_mut(), Relaxed);
+        Image::here().start.store(library.start, Relaxed);
+        Image::here().end.store(library.end, Release);
     }
 }
 
 /// Whether the text at this address is, or may become, the image's.
 pub(crate) fn contains(address: usize) -> bool {
-    START.load(Relaxed) <= address && address < END.load(Acquire)
+    Image::here().start.load(Relaxed) <= address && address < Image::here().end.load(Acquire)
 }
 
 pub(crate) fn is_mapped() -> bool {
-    mapped() != Part::None
+    mapped() != Mapped::None
 }
 
-fn mapped() -> Part {
-    match MAPPED.load(Relaxed) {
-        0 => Part::None,
-        1 => Part::Dense,
-        _ => Part::All,
+fn mapped() -> Mapped {
+    match Image::here().mapped.load(Relaxed) {
+        0 => Mapped::None,
+        1 => Mapped::Dense,
+        _ => Mapped::All,
     }
 }
 
@@ -109,8 +112,10 @@ fn mapped() -> Part {
 pub(crate) fn on_dispatch(number: usize) {
     match mapped() {
         // A program that does nothing else, as `true`, gains nothing.
-        Part::None if number != nr::EXIT_GROUP => map(Part::Dense),
-        Part::Dense if CALLS.fetch_add(1, Relaxed) + 1 >= CALLS_BEFORE => map(Part::All),
+        Mapped::None if number != nr::EXIT_GROUP => map(Mapped::Dense),
+        Mapped::Dense if Image::here().calls.fetch_add(1, Relaxed) + 1 >= CALLS_BEFORE => {
+            map(Mapped::All)
+        }
         _ => {}
     }
 }
@@ -118,32 +123,34 @@ pub(crate) fn on_dispatch(number: usize) {
 /// The program changes mappings. What it has changed is not replaced.
 pub(crate) fn forget_changed(call: &SystemCall) {
     let [start, length, ..] = call.args;
-    if mapped() == Part::All {
+    if mapped() == Mapped::All {
         return;
     }
-    if start < END.load(Relaxed) && START.load(Relaxed) < start.saturating_add(length) {
+    if start < Image::here().end.load(Relaxed)
+        && Image::here().start.load(Relaxed) < start.saturating_add(length)
+    {
         give_up();
     }
 }
 
 fn give_up() {
-    END.store(0, Release);
+    Image::here().end.store(0, Release);
 }
 
 /// The program is about to have a second thread. Called as `on_dispatch`.
 pub(crate) fn before_threads() {
-    map(Part::All);
+    map(Mapped::All);
 }
 
-fn map(part: Part) {
-    if mapped() >= part || END.load(Relaxed) == 0 {
+fn map(part: Mapped) {
+    if mapped() >= part || Image::here().end.load(Relaxed) == 0 {
         return;
     }
     // Another thread may be in the text.
-    let outcome = if THREADS.get() { None } else { find_and_map(part) };
+    let outcome = if has_threads() { None } else { find_and_map(part) };
     match outcome {
-        Some(Outcome::Mapped) => MAPPED.store(part as usize, Relaxed),
-        Some(Outcome::Busy) if BUSY.fetch_add(1, Relaxed) < TRIES => {}
+        Some(Outcome::Mapped) => Image::here().mapped.store(part as usize, Relaxed),
+        Some(Outcome::Busy) if Image::here().busy.fetch_add(1, Relaxed) < TRIES => {}
         Some(Outcome::Busy) | None => give_up(),
     }
 }
@@ -154,15 +161,15 @@ enum Outcome {
     Busy,
 }
 
-fn find_and_map(part: Part) -> Option<Outcome> {
-    let library = loader::library(BASE.load(Relaxed))?;
+fn find_and_map(part: Mapped) -> Option<Outcome> {
+    let library = loader::library(Image::here().base.load(Relaxed))?;
     let path = exec::text()?;
     let mut image = Open::new(path, 0)?;
     if image.seals() == Some(0) {
         drop(image);
         image = Open::new(path, O_RDWR)?;
         // SAFETY: the loader keeps the path as long as it keeps the library.
-        let file = unsafe { CStr::from_ptr(FILE.load(Relaxed)) };
+        let file = unsafe { CStr::from_ptr(Image::here().file.load(Relaxed)) };
         if build::fill(&image, &library, file) == Some(Filling::Elsewhere) {
             return Some(Outcome::Busy);
         }
@@ -181,10 +188,10 @@ fn find_and_map(part: Part) -> Option<Outcome> {
     if !fits {
         return None;
     }
-    if mapped() == Part::None {
+    if mapped() == Mapped::None {
         map_trampolines(&image, library.start - DISTANCE, &header)?;
     }
-    let [first, length] = if part == Part::All { [0, length] } else { header.dense };
+    let [first, length] = if part == Mapped::All { [0, length] } else { header.dense };
     let flags = MAP_PRIVATE | MAP_FIXED;
     let place = library.start + first;
     let args = [place, length, PROT_READ | PROT_EXEC, flags, image.0, PAGE + first];

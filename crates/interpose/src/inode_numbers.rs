@@ -11,15 +11,17 @@ use core::sync::atomic::{
 
 use warren_base::{Ino, InodeNumbers};
 
-/// The code of the numbers.
-static NUMBERS: AtomicU8 = AtomicU8::new(InodeNumbers::STORED.code());
+/// The code of the numbers, plus one: that of [`InodeNumbers::STORED`] is 0.
+pub(crate) struct ShownNumbers(AtomicU8);
+
+const _: () = assert!(InodeNumbers::STORED.code().wrapping_add(1) == 0);
 
 pub(crate) fn set(numbers: InodeNumbers) {
-    NUMBERS.store(numbers.code(), Release);
+    ShownNumbers::here().0.store(numbers.code().wrapping_add(1), Release);
 }
 
 fn get() -> InodeNumbers {
-    InodeNumbers::from_code(NUMBERS.load(Acquire))
+    InodeNumbers::from_code(ShownNumbers::here().0.load(Acquire).wrapping_sub(1))
 }
 
 /// The number that programs see of an inode.

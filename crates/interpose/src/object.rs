@@ -13,7 +13,6 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::abi::{PROT_EXEC, PROT_READ, PROT_WRITE};
 use crate::call::SystemCall;
 use crate::maps::{self, BUFFER, Mapping};
-
 const OBJECTS: usize = 32;
 
 /// How far behind the described part of a function a call may lie.
@@ -36,13 +35,12 @@ pub(crate) struct Objects {
 }
 
 /// Bounds of the known objects, to forget them without the lock. 0 for none.
-static ENDS: [(AtomicUsize, AtomicUsize); OBJECTS] =
-    [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; OBJECTS];
+pub(crate) struct Ends([(AtomicUsize, AtomicUsize); OBJECTS]);
 
 /// A call is about to change mappings.
 pub(crate) fn forget_changed(call: &SystemCall) {
     let [start, length, ..] = call.args;
-    for (known_start, known_end) in &ENDS {
+    for (known_start, known_end) in &Ends::here().0 {
         if known_start.load(Relaxed) < start.saturating_add(length)
             && start < known_end.load(Relaxed)
         {
@@ -52,14 +50,9 @@ pub(crate) fn forget_changed(call: &SystemCall) {
 }
 
 impl Objects {
-    pub(crate) const fn new() -> Self {
-        let none = Object { start: 0, end: 0, protection: 0, table: 0 };
-        Self { known: [none; OBJECTS], next: 0 }
-    }
-
     /// The object whose text contains `address`.
     pub(crate) fn find(&mut self, address: usize, buffer: &mut [u8; BUFFER]) -> Option<Object> {
-        for (object, (_, end)) in self.known.iter().zip(&ENDS) {
+        for (object, (_, end)) in self.known.iter().zip(&Ends::here().0) {
             if (object.start..object.end).contains(&address) && end.load(Relaxed) == object.end {
                 return Some(*object);
             }
@@ -77,8 +70,8 @@ impl Objects {
         let slot = self.next % OBJECTS;
         self.next += 1;
         self.known[slot] = object;
-        ENDS[slot].0.store(object.start, Relaxed);
-        ENDS[slot].1.store(object.end, Relaxed);
+        Ends::here().0[slot].0.store(object.start, Relaxed);
+        Ends::here().0[slot].1.store(object.end, Relaxed);
         Some(object)
     }
 }

@@ -26,7 +26,7 @@ use crate::image;
 use crate::maps::BUFFER;
 use crate::object::{Object, Objects};
 use crate::site::{self, SYSCALL, Site};
-use crate::state::{FILTERED, THREADS};
+use crate::state::{Counts, has_threads, is_filtered};
 use crate::stub;
 use crate::trampoline::{self, Trampolines};
 
@@ -37,26 +37,27 @@ pub(crate) struct Workshop {
     pub trampolines: Trampolines,
 }
 
-struct Shared(UnsafeCell<Workshop>);
+/// The lock of the workshop, and the pages that are writable now.
+pub(crate) struct Patching {
+    is_taken: AtomicBool,
+    /// 0 for none.
+    open_start: AtomicUsize,
+    open_length: AtomicUsize,
+    /// The protection to be restored.
+    open_protection: AtomicUsize,
+}
 
-// SAFETY: `TAKEN` lets one thread at a time have the workshop.
-unsafe impl Sync for Shared {}
+/// What is known of call sites.
+pub(crate) struct Sites {
+    /// For a `syscall` that was found by dispatch: its address, times four, and how often it was
+    /// found, or [`REFUSED`]. In a slot by its address. Another address takes the slot over.
+    found: [AtomicUsize; FOUND_SLOTS],
+    workshop: UnsafeCell<Workshop>,
+}
 
-static WORKSHOP: Shared = Shared(UnsafeCell::new(Workshop {
-    buffer: [0; BUFFER],
-    objects: Objects::new(),
-    trampolines: Trampolines::new(),
-}));
-static TAKEN: AtomicBool = AtomicBool::new(false);
+// SAFETY: `is_taken` lets one thread at a time have the workshop.
+unsafe impl Sync for Sites {}
 
-/// The pages that are writable now, and the protection to be restored.
-static OPEN_START: AtomicUsize = AtomicUsize::new(0);
-static OPEN_LENGTH: AtomicUsize = AtomicUsize::new(0);
-static OPEN_PROTECTION: AtomicUsize = AtomicUsize::new(0);
-
-/// What is known of a `syscall` that was found by dispatch: its address, times four, and how often
-/// it was found, or [`REFUSED`]. In a slot by its address. Another address takes the slot over.
-static FOUND: [AtomicUsize; FOUND_SLOTS] = [const { AtomicUsize::new(0) }; FOUND_SLOTS];
 const FOUND_SLOTS: usize = 2048;
 /// The site cannot be patched.
 const REFUSED: usize = 3;
@@ -64,21 +65,13 @@ const REFUSED: usize = 3;
 /// once or twice.
 const CALLS_BEFORE: usize = 2;
 
-static PATCHED: AtomicU64 = AtomicU64::new(0);
-static LEFT: AtomicU64 = AtomicU64::new(0);
-
-/// How many sites are patched, and how many are left to dispatch.
-pub(crate) fn counts() -> (u64, u64) {
-    (PATCHED.load(Relaxed), LEFT.load(Relaxed))
-}
-
 /// Runs `work` if no other thread patches.
 pub(crate) fn with_workshop<R>(work: impl FnOnce(&mut Workshop) -> R) -> Option<R> {
-    TAKEN.compare_exchange(false, true, Acquire, Relaxed).ok()?;
+    Patching::here().is_taken.compare_exchange(false, true, Acquire, Relaxed).ok()?;
     // SAFETY: the lock was free and is taken now. `work` cannot keep the reference.
-    let result = work(unsafe { &mut *WORKSHOP.0.get() });
+    let result = work(unsafe { &mut *Sites::here().workshop.get() });
     trampoline::close();
-    TAKEN.store(false, Release);
+    Patching::here().is_taken.store(false, Release);
     Some(result)
 }
 
@@ -93,7 +86,7 @@ pub(crate) fn settle() {
 /// Patches the site of the call that goes on at `behind`, if that is possible and safe.
 pub(crate) fn on_dispatch(behind: usize, number: usize) {
     // A filter of all threads may forbid the calls below.
-    if FILTERED.get() {
+    if is_filtered() {
         return;
     }
     let call = behind - SYSCALL.len();
@@ -103,7 +96,7 @@ pub(crate) fn on_dispatch(behind: usize, number: usize) {
             return;
         }
     }
-    let found = &FOUND[call % FOUND_SLOTS];
+    let found = &Sites::here().found[call % FOUND_SLOTS];
     let known = found.load(Relaxed);
     let calls = if known >> 2 == call { known & 3 } else { 0 };
     if calls < CALLS_BEFORE {
@@ -118,7 +111,7 @@ pub(crate) fn on_dispatch(behind: usize, number: usize) {
         // SAFETY: the text of a call that is under way is mapped. Only the holder of the lock
         // changes it.
         let code = unsafe { object.text(function, behind) };
-        let safe = |start, length| !THREADS.get() || in_one_word(function + start, length);
+        let safe = |start, length| !has_threads() || in_one_word(function + start, length);
         let site = site::find(code, call - function, safe)?;
         if !inside && !site.loads(number) {
             return None;
@@ -132,7 +125,7 @@ pub(crate) fn on_dispatch(behind: usize, number: usize) {
         Some(Some(())) => {}
         Some(None) => {
             found.store(call << 2 | REFUSED, Relaxed);
-            LEFT.fetch_add(1, Relaxed);
+            Counts::here().left.fetch_add(1, Relaxed);
         }
         None => {}
     }
@@ -156,11 +149,11 @@ pub(crate) fn write(trampolines: &mut Trampolines, site: &Site, function: usize)
     if in_one_word(start, jump.len()) {
         store_word(start, jump);
     } else {
-        assert!(!THREADS.get());
+        assert!(!has_threads());
         // SAFETY: the text is writable, and no other thread runs.
         unsafe { core::ptr::copy_nonoverlapping(jump.as_ptr(), start as *mut u8, jump.len()) };
     }
-    PATCHED.fetch_add(1, Relaxed);
+    Counts::here().patched.fetch_add(1, Relaxed);
     Some(())
 }
 
@@ -181,9 +174,9 @@ impl Open {
     pub(crate) fn new(object: &Object, start: usize, length: usize) -> Option<Self> {
         let first = start & !(PAGE - 1);
         let length = (start + length).next_multiple_of(PAGE) - first;
-        OPEN_LENGTH.store(length, Relaxed);
-        OPEN_PROTECTION.store(object.protection, Relaxed);
-        OPEN_START.store(first, Release);
+        Patching::here().open_length.store(length, Relaxed);
+        Patching::here().open_protection.store(object.protection, Relaxed);
+        Patching::here().open_start.store(first, Release);
         let open = Self;
         // SAFETY: the text stays readable and executable.
         let result =
@@ -199,18 +192,23 @@ impl Drop for Open {
 }
 
 fn close_text() {
-    let start = OPEN_START.load(Acquire);
-    let (length, protection) = (OPEN_LENGTH.load(Relaxed), OPEN_PROTECTION.load(Relaxed));
+    let start = Patching::here().open_start.load(Acquire);
+    let (length, protection) = (
+        Patching::here().open_length.load(Relaxed),
+        Patching::here().open_protection.load(Relaxed),
+    );
     // SAFETY: it restores the protection of this text.
     unsafe { stub::call(nr::MPROTECT, [start, length, protection]) };
-    OPEN_START.store(0, Release);
+    Patching::here().open_start.store(0, Release);
 }
 
-/// In a child with memory of its own: another thread of the parent may have been patching.
-pub(crate) fn after_fork() {
-    if OPEN_START.load(Relaxed) != 0 {
-        close_text();
+impl Patching {
+    /// Closes what another thread of the parent of a child of `fork` may have been patching.
+    pub(crate) fn stop(&self) {
+        if self.open_start.load(Relaxed) != 0 {
+            close_text();
+        }
+        trampoline::close();
+        self.is_taken.store(false, Relaxed);
     }
-    trampoline::close();
-    TAKEN.store(false, Relaxed);
 }

@@ -4,7 +4,7 @@
 //! reads eight bytes first and then fails with EINVAL, and it has no effect.
 
 use crate::abi::{EFAULT, PAGE, SET_SIZE, nr};
-use crate::state::FILTERED;
+use crate::state::is_filtered;
 use crate::stub;
 
 const WORD: usize = size_of::<u64>();
@@ -18,7 +18,7 @@ pub(crate) fn readable(address: usize, length: usize) -> bool {
 
 fn word_readable(address: usize) -> bool {
     // A filter may forbid the probe. Then a bad pointer ends the program.
-    if address == 0 || FILTERED.get() {
+    if address == 0 || is_filtered() {
         return address != 0;
     }
     let no_descriptor = usize::MAX;

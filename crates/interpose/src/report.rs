@@ -24,15 +24,15 @@
 //! has taken over, by the number of the call that needed it, and `call` all calls that it has made.
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{
     AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, SET_SIZE, SIG_BLOCK, SIG_SETMASK, nr,
 };
-use crate::serve::adoption;
+use crate::number::Number;
 use crate::serve::why::{self, Refusal, Why};
-use crate::state::{COUNTED, FILTERED, SERVED, THREADS, process};
-use crate::{dispatch, hook, image, patch, stub};
+use crate::state::{Counts, Life, has_threads, is_counted, is_filtered, process};
+use crate::{hook, image, stub};
 
 /// Enough for each number.
 const TEXT: usize = 16 << 10;
@@ -42,36 +42,36 @@ const STAT: usize = 144 / 8;
 const SIGXFSZ: usize = 25;
 const EFBIG: isize = 27;
 
-/// Where to write: a path (with its final zero), or a descriptor and the file it had at the start.
-/// Written once, before the program starts.
-struct Target {
+/// Where to write, and the memory for the text. The former is written once, before the program
+/// starts: a path (with its final zero), or a descriptor and the file it had at the start.
+pub(crate) struct Report {
     path: [AtomicUsize; PATH / 8],
-    descriptor: AtomicUsize,
+    descriptor: Number,
     file: [AtomicUsize; 2],
+    /// A thread writes the report.
+    is_busy: AtomicBool,
+    text: UnsafeCell<[u8; TEXT]>,
 }
 
-static TARGET: Target = Target {
-    path: [const { AtomicUsize::new(0) }; PATH / 8],
-    descriptor: AtomicUsize::new(usize::MAX),
-    file: [const { AtomicUsize::new(0) }; 2],
-};
+// SAFETY: `write` uses the text while it has set `is_busy`.
+unsafe impl Sync for Report {}
 
 /// Sets where reports go.
 pub(crate) fn set_target(value: &[u8]) {
     if let Some(descriptor) = number(value) {
         if let Some(file) = file_of(descriptor) {
-            TARGET.descriptor.store(descriptor, Relaxed);
-            TARGET.file[0].store(file[0], Relaxed);
-            TARGET.file[1].store(file[1], Relaxed);
-            COUNTED.set(true);
+            Report::here().descriptor.set(descriptor);
+            Report::here().file[0].store(file[0], Relaxed);
+            Report::here().file[1].store(file[1], Relaxed);
+            Life::here().counted.set(true);
         }
     } else if !value.is_empty() && value.len() < PATH {
-        for (word, bytes) in TARGET.path.iter().zip(value.chunks(8)) {
+        for (word, bytes) in Report::here().path.iter().zip(value.chunks(8)) {
             let mut padded = [0; 8];
             padded[..bytes.len()].copy_from_slice(bytes);
             word.store(usize::from_ne_bytes(padded), Relaxed);
         }
-        COUNTED.set(true);
+        Life::here().counted.set(true);
     }
 }
 
@@ -90,7 +90,7 @@ fn file_of(descriptor: usize) -> Option<[usize; 2]> {
 
 /// The process, or its last thread, is about to end.
 pub(crate) fn at_exit(call: usize) {
-    if FILTERED.get() || (call == nr::EXIT && THREADS.get()) {
+    if is_filtered() || (call == nr::EXIT && has_threads()) {
         return;
     }
     write("ended");
@@ -99,29 +99,27 @@ pub(crate) fn at_exit(call: usize) {
 /// Appends the block of this process.
 pub(crate) fn write(state: &str) {
     // A child of `vfork` has its parent's memory.
-    if !COUNTED.get() || stub::process() != process() {
+    if !is_counted() || stub::process() != process() {
         return;
     }
-    let to_path = TARGET.path[0].load(Relaxed) != 0;
-    let descriptor = TARGET.descriptor.load(Relaxed);
+    let to_path = Report::here().path[0].load(Relaxed) != 0;
+    let descriptor = Report::here().descriptor.get();
     // A thread's stack may be small. No block is lost: this is the last call of the process, or an
     // early one.
-    static BUSY: AtomicBool = AtomicBool::new(false);
-    static BUFFER: Buffer = Buffer(UnsafeCell::new([0; TEXT]));
-    if BUSY.swap(true, Relaxed) {
+    if Report::here().is_busy.swap(true, Relaxed) {
         return;
     }
-    // SAFETY: `BUSY` lets one thread in.
-    let mut text = Text { bytes: unsafe { &mut *BUFFER.0.get() }, length: 0 };
+    // SAFETY: `is_busy` lets one thread in.
+    let mut text = Text { bytes: unsafe { &mut *Report::here().text.get() }, length: 0 };
     fill(&mut text, state);
-    let opened = if to_path { open() } else { checked(descriptor) };
+    let opened = if to_path { open() } else { descriptor.and_then(checked) };
     if let Some(opened) = opened {
         append(opened, &text.bytes[..text.length]);
         if to_path {
             stub::close(opened);
         }
     }
-    BUSY.store(false, Relaxed);
+    Report::here().is_busy.store(false, Relaxed);
 }
 
 /// Appends to the report, which may be longer than the files that the program may make. The kernel
@@ -149,13 +147,8 @@ fn append(descriptor: usize, text: &[u8]) {
     mask(SIG_SETMASK, &raw const before as usize, 0);
 }
 
-struct Buffer(UnsafeCell<[u8; TEXT]>);
-
-// SAFETY: `write` uses it while it has set `BUSY`.
-unsafe impl Sync for Buffer {}
-
 fn open() -> Option<usize> {
-    let path = TARGET.path.as_ptr() as usize;
+    let path = Report::here().path.as_ptr() as usize;
     let flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
     // SAFETY: the path ends with a zero, because a longer one is not stored.
     let opened = unsafe { stub::call(nr::OPENAT, [AT_FDCWD, path, flags, 0o644]) };
@@ -165,7 +158,7 @@ fn open() -> Option<usize> {
 /// The descriptor, unless the program has replaced its file.
 fn checked(descriptor: usize) -> Option<usize> {
     let file = file_of(descriptor)?;
-    let same = file == [0, 1].map(|at| TARGET.file[at].load(Relaxed));
+    let same = file == [0, 1].map(|at| Report::here().file[at].load(Relaxed));
     same.then_some(descriptor)
 }
 
@@ -218,16 +211,17 @@ fn fill(text: &mut Text, state: &str) {
     text.add("\n");
     let numbers = 0..=hook::NUMBERS;
     let passed: u64 = numbers.clone().map(hook::passed).sum();
-    let dispatched = dispatch::count();
-    text.line("served", SERVED.load(Relaxed));
+    let count = |of: &AtomicU64| of.load(Relaxed);
+    let Counts { served, dispatched, patched, left, adopted } = Counts::here();
+    let (served, dispatched) = (count(served), count(dispatched));
+    text.line("served", served);
     text.line("passed", passed);
-    text.line("patched", (passed + SERVED.load(Relaxed)).saturating_sub(dispatched));
+    text.line("patched", (passed + served).saturating_sub(dispatched));
     text.line("dispatched", dispatched);
-    let (patched, left) = patch::counts();
-    text.line("sites-patched", patched);
-    text.line("sites-left", left);
+    text.line("sites-patched", count(patched));
+    text.line("sites-left", count(left));
     text.line("image", image::is_mapped().into());
-    text.line("adopted", adoption::adopted());
+    text.line("adopted", count(adopted));
     for reason in Why::ALL.iter().filter(|reason| why::passed(**reason) > 0) {
         text.add("kernel ");
         text.line(reason.text(), why::passed(*reason));

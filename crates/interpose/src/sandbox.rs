@@ -13,7 +13,7 @@ use crate::abi::{
     SECCOMP_SET_MODE_STRICT, nr,
 };
 use crate::frame::{Frame, Next};
-use crate::state::FILTERED;
+use crate::state::{Life, is_filtered};
 use crate::{dispatch, patch, report, stub};
 
 /// `PR_SET_SECCOMP` takes modes, `seccomp` takes operations.
@@ -33,7 +33,7 @@ pub(crate) fn enter(frame: &mut Frame) -> Next {
         }
         _ => false,
     };
-    if !filters || FILTERED.get() { Next::Pass } else { filter(frame) }
+    if !filters || is_filtered() { Next::Pass } else { filter(frame) }
 }
 
 fn filter(frame: &mut Frame) -> Next {
@@ -47,13 +47,13 @@ fn filter(frame: &mut Frame) -> Next {
         report::write("filtered");
     }
     dispatch::disarm();
-    FILTERED.set(true);
+    Life::here().filtered.set(true);
     // Another thread may be patching, and the filter may be for all threads.
     patch::settle();
     // SAFETY: the program makes this call.
     let result = unsafe { stub::call(frame.call.number, frame.call.args) };
     if result != 0 {
-        FILTERED.set(false);
+        Life::here().filtered.set(false);
         dispatch::arm();
     }
     frame.done(result)

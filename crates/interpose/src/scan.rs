@@ -12,21 +12,11 @@ use crate::maps;
 use crate::object::{self, Object};
 use crate::patch::{self, Open, Workshop};
 use crate::site::{self, SYSCALL};
-use crate::state::THREADS;
 use crate::stub;
 
 /// The names of the files that are scanned start with one of these.
 const NAMES: [&[u8]; 6] = [b"libc.so", b"libc-", b"ld-linux", b"libpthread", b"ld-musl", b"ld-2"];
 const OBJECTS_MAX: usize = 4;
-
-/// The program is about to have a second thread.
-pub(crate) fn before_threads() {
-    if THREADS.get() {
-        return;
-    }
-    patch_all();
-    THREADS.set(true);
-}
 
 /// Patches all sites of the C library and of the loader, in a program with one thread.
 pub(crate) fn patch_all() {

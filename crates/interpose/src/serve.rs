@@ -18,17 +18,17 @@
 
 pub(crate) mod admission;
 mod answer;
-mod changes;
-mod choice;
+pub(crate) mod changes;
+pub(crate) mod choice;
 pub(crate) mod clock;
-mod cwd;
-mod descriptors;
-mod facts;
-mod files;
+pub(crate) mod cwd;
+pub(crate) mod descriptors;
+pub(crate) mod facts;
+pub(crate) mod files;
 mod identity;
 mod kernel;
-mod kernel_dirs;
-mod lock;
+pub(crate) mod kernel_dirs;
+pub(crate) mod lock;
 mod look;
 mod lookup;
 mod loss;
@@ -40,7 +40,8 @@ mod request;
 mod setting;
 mod statfs;
 mod statmount;
-mod umask;
+pub(crate) mod survey;
+pub(crate) mod umask;
 pub(crate) mod watch;
 mod watchers;
 mod watching;
@@ -50,10 +51,8 @@ mod xattrs;
 use crate::call::{SystemCall, Verdict};
 use crate::state::is_child;
 use crate::syscalls::Class;
-use admission::Phase;
+use survey::Phase;
 use why::Refusal;
-
-pub(crate) use files::adoption;
 
 /// Any call of the program.
 #[inline]
@@ -67,7 +66,7 @@ pub(crate) fn on_call(call: &SystemCall) -> Verdict {
     match class {
         Class::Plain => Verdict::Pass,
         Class::Path => lookup::on_call(call, false),
-        Class::Open if facts::is_any_current() || admission::phase() != Phase::Never => {
+        Class::Open if facts::is_any_current() || survey::phase() != Phase::Never => {
             lookup::on_call(call, true)
         }
         Class::Open => Verdict::Pass,
@@ -114,16 +113,4 @@ pub(crate) fn on_call_32() {
 /// The program is about to make a child, with signals blocked: see `lending`.
 pub(crate) fn begin_child(flags: usize) -> bool {
     files::lending::begin_child(flags)
-}
-
-/// In a child of `fork`, before it returns to the program.
-pub(crate) fn after_fork() {
-    memory::after_fork();
-    admission::after_fork();
-    cwd::after_fork();
-    // Nothing was chosen before the first admission.
-    if facts::admissions() > 0 {
-        choice::after_fork();
-    }
-    why::reset();
 }

@@ -19,21 +19,25 @@ use crate::abi::{
 use crate::frame::{Frame, Next};
 use crate::probe;
 use crate::site::SYSCALL;
-use crate::state::{FILTERED, process};
+use crate::state::{is_filtered, process};
 use crate::stub;
-use crate::threads::{BLOCKED, PENDING};
+use crate::threads::Threads;
 
-/// The program's own restorers, by signal. 0 where it has set none.
-static RESTORERS: [AtomicUsize; SIG_MAX + 1] = [const { AtomicUsize::new(0) }; SIG_MAX + 1];
-/// Signals whose handlers run with SIGSYS blocked, as the program believes.
-static WITH_SIGSYS: AtomicU64 = AtomicU64::new(0);
+/// What the program has set for its handlers.
+pub(crate) struct Handlers {
+    /// The program's own restorers, by signal. 0 where it has set none.
+    restorers: [AtomicUsize; SIG_MAX + 1],
+    /// Signals whose handlers run with SIGSYS blocked, as the program believes.
+    with_sigsys: AtomicU64,
+}
 
 /// The last actions of SIGSYS. A new one is written beside the current one, so that a reader never
 /// sees a mixture, unless it is interrupted for that many changes.
-static SIGSYS_ACTIONS: [[AtomicUsize; 4]; SLOTS] =
-    [const { [const { AtomicUsize::new(0) }; 4] }; SLOTS];
-static NEXT_SLOT: AtomicUsize = AtomicUsize::new(1);
-static CURRENT_SLOT: AtomicUsize = AtomicUsize::new(0);
+pub(crate) struct SigsysActions {
+    slots: [[AtomicUsize; 4]; SLOTS],
+    current: AtomicUsize,
+    last: AtomicUsize,
+}
 const SLOTS: usize = 16;
 
 /// `mov $15,%rax; syscall`, the restorer of every C library.
@@ -55,8 +59,8 @@ pub(crate) fn action(frame: &mut Frame) -> Next {
 }
 
 fn other(signal: usize, new: Option<SigAction>, old: usize) -> isize {
-    let before = RESTORERS[signal].load(Relaxed);
-    let had_sigsys = WITH_SIGSYS.load(Relaxed) & bit(signal) != 0;
+    let before = Handlers::here().restorers[signal].load(Relaxed);
+    let had_sigsys = Handlers::here().with_sigsys.load(Relaxed) & bit(signal) != 0;
     let passed = new.map(|new| {
         let mut passed = new;
         passed.mask &= !SIGSYS_BIT;
@@ -73,10 +77,10 @@ fn other(signal: usize, new: Option<SigAction>, old: usize) -> isize {
     }
     // A child that shares the memory has its own actions. What is remembered here are the parent's.
     if let Some(new) = new.filter(|_| has_own_memory()) {
-        RESTORERS[signal].store(new.restorer, Relaxed);
+        Handlers::here().restorers[signal].store(new.restorer, Relaxed);
         match new.mask & SIGSYS_BIT {
-            0 => WITH_SIGSYS.fetch_and(!bit(signal), Relaxed),
-            _ => WITH_SIGSYS.fetch_or(bit(signal), Relaxed),
+            0 => Handlers::here().with_sigsys.fetch_and(!bit(signal), Relaxed),
+            _ => Handlers::here().with_sigsys.fetch_or(bit(signal), Relaxed),
         };
     }
     if old != 0 {
@@ -99,12 +103,12 @@ fn other(signal: usize, new: Option<SigAction>, old: usize) -> isize {
 /// Whether this is the process whose actions are remembered, and not a child that shares its
 /// memory.
 fn has_own_memory() -> bool {
-    FILTERED.get() || stub::process() == process()
+    is_filtered() || stub::process() == process()
 }
 
 /// The thread, if it may be asked for: a filter may forbid it.
 fn known_thread() -> Option<usize> {
-    (!FILTERED.get()).then(stub::thread)
+    (!is_filtered()).then(stub::thread)
 }
 
 fn bit(signal: usize) -> u64 {
@@ -141,18 +145,20 @@ fn own_action(new: Option<SigAction>, old: usize) -> isize {
 }
 
 fn sigsys_action() -> SigAction {
-    let words = &SIGSYS_ACTIONS[CURRENT_SLOT.load(Relaxed) % SLOTS];
+    let actions = SigsysActions::here();
+    let words = &actions.slots[actions.current.load(Relaxed) % SLOTS];
     let [handler, flags, restorer, mask] = [0, 1, 2, 3].map(|at| words[at].load(Relaxed));
     SigAction { handler, flags, restorer, mask: mask as u64 }
 }
 
 fn set_sigsys_action(new: &SigAction) {
-    let slot = NEXT_SLOT.fetch_add(1, Relaxed);
+    let actions = SigsysActions::here();
+    let slot = actions.last.fetch_add(1, Relaxed) + 1;
     let words = [new.handler, new.flags, new.restorer, new.mask as usize];
-    for (word, new) in SIGSYS_ACTIONS[slot % SLOTS].iter().zip(words) {
+    for (word, new) in actions.slots[slot % SLOTS].iter().zip(words) {
         word.store(new, Relaxed);
     }
-    CURRENT_SLOT.store(slot, core::sync::atomic::Ordering::Release);
+    actions.current.store(slot, core::sync::atomic::Ordering::Release);
 }
 
 /// `rt_sigprocmask`.
@@ -162,7 +168,7 @@ pub(crate) fn mask(frame: &mut Frame) -> Next {
         return Next::Pass;
     }
     let thread = known_thread();
-    let was_blocked = thread.is_some_and(|thread| BLOCKED.has(thread));
+    let was_blocked = thread.is_some_and(|thread| Threads::here().blocked.has(thread));
     let mut set_at = 0;
     let mut new = 0;
     if set != 0 {
@@ -175,7 +181,7 @@ pub(crate) fn mask(frame: &mut Frame) -> Next {
             _ => asked & SIGSYS_BIT != 0,
         };
         if let Some(thread) = thread {
-            BLOCKED.put(thread, blocked);
+            Threads::here().blocked.put(thread, blocked);
         }
     }
     // SAFETY: the kernel checks `old`, and the mask is the program's, but for SIGSYS.
@@ -188,8 +194,9 @@ pub(crate) fn mask(frame: &mut Frame) -> Next {
             old.write_unaligned(old.read_unaligned() | SIGSYS_BIT);
         }
     }
-    if let Some(thread) = thread.filter(|thread| was_blocked && !BLOCKED.has(*thread))
-        && PENDING.put(thread, false)
+    if let Some(thread) =
+        thread.filter(|thread| was_blocked && !Threads::here().blocked.has(*thread))
+        && Threads::here().pending.put(thread, false)
     {
         send_to(thread);
     }
@@ -244,8 +251,8 @@ pub(crate) unsafe fn deliver(info: *mut SigInfo, context: *mut Context) {
     let forced = (1..=SYS_USER_DISPATCH).contains(&code);
     // A filter may have trapped this very call, so it is not made for a forced SIGSYS.
     let thread = if forced { None } else { known_thread() };
-    if let Some(thread) = thread.filter(|thread| BLOCKED.has(*thread)) {
-        PENDING.put(thread, true);
+    if let Some(thread) = thread.filter(|thread| Threads::here().blocked.has(*thread)) {
+        Threads::here().pending.put(thread, true);
         return;
     }
     let action = sigsys_action();
@@ -262,7 +269,7 @@ pub(crate) unsafe fn deliver(info: *mut SigInfo, context: *mut Context) {
     }
     let mask = (interrupted | action.mask) & !SIGSYS_BIT;
     // A filter may trap this too. Then the handler runs with all signals blocked.
-    if !(forced && FILTERED.get()) {
+    if !(forced && is_filtered()) {
         set_mask(mask);
     }
     // SAFETY: the program has registered this address as a handler of SIGSYS. One that takes only

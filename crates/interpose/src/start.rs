@@ -4,8 +4,8 @@
 //! why.
 
 use crate::program::Environment;
-use crate::serve::admission;
-use crate::state::{INTERPOSED, set_process};
+use crate::serve::survey::Candidates;
+use crate::state::{Life, set_process};
 use crate::{dispatch, exec, image, loader, report, stub, tools};
 
 /// The variable that says where the report goes.
@@ -47,7 +47,7 @@ extern "C" fn start(_: usize, _: *const *const u8, passed: *const *const u8) {
                 report::set_target(target);
             }
             if let Some(directory) = variable.strip_prefix(RUNTIME_DIR) {
-                admission::set_runtime_dir(directory);
+                set_runtime_dir(directory);
             }
             let why = variable.strip_prefix(exec::SWITCH).map(exec::aside);
             aside = aside.or(why.unwrap_or_else(|| tools::recorder(variable)));
@@ -63,9 +63,17 @@ extern "C" fn start(_: usize, _: *const *const u8, passed: *const *const u8) {
         }
     }
     match aside.or_else(tools::emulator).or_else(interpose) {
-        None => INTERPOSED.set(true),
+        None => Life::here().interposed.set(true),
         Some(reason) => report::write(reason),
     }
+}
+
+/// Keeps the value of `XDG_RUNTIME_DIR`, before the program starts.
+fn set_runtime_dir(mut path: &[u8]) {
+    while let [before @ .., b'/'] = path {
+        path = before;
+    }
+    Candidates::here().runtime_dir.set(path.iter().copied());
 }
 
 /// Returns why this is not possible.

@@ -11,10 +11,6 @@ use crate::stub;
 pub(crate) struct Flag(AtomicBool);
 
 impl Flag {
-    pub(crate) const fn new() -> Self {
-        Self(AtomicBool::new(false))
-    }
-
     pub(crate) fn get(&self) -> bool {
         self.0.load(Relaxed)
     }
@@ -34,7 +30,7 @@ impl Filtered {
     pub(crate) fn get(&self) -> bool {
         match self.0.load(Relaxed) {
             0 => false,
-            Self::CHILD if VFORKS.load(Acquire) == 0 => {
+            Self::CHILD if Life::here().vforks.load(Acquire) == 0 => {
                 self.0.store(0, Relaxed);
                 false
             }
@@ -48,59 +44,98 @@ impl Filtered {
     }
 }
 
-/// Dispatch is used in this process.
-pub(crate) static INTERPOSED: Flag = Flag::new();
+/// What is true of the process.
+pub(crate) struct Life {
+    /// Dispatch is used in this process.
+    pub interposed: Flag,
+    /// The program has, or has had, more than one thread.
+    pub threads: Flag,
+    /// The program has a seccomp filter. From then on we make no call that the program does not
+    /// make, because the filter may kill the process for it.
+    pub filtered: Filtered,
+    /// The program traces others, or is a child that is about to be traced. The programs that it
+    /// executes are left alone. A child of `vfork` sets it for its parent, which is the tracer.
+    pub traces: Flag,
+    /// The report is to count the calls of this process.
+    pub counted: Flag,
+    /// A thread was put into one of the sets of `threads`.
+    pub notes_threads: Flag,
+    /// Parents that wait for a child of `vfork`, which shares their memory.
+    pub vforks: AtomicUsize,
+    /// Children with a copy of the descriptors: those that threads are making, and from bit 32 on
+    /// those that were begun. Until they are made, no descriptor is given out for a placeholder,
+    /// because the child would have it as well. The entry counts down by 1.
+    pub children: AtomicUsize,
+    process: AtomicUsize,
+}
 
-/// The program has, or has had, more than one thread.
-pub(crate) static THREADS: Flag = Flag::new();
+/// What the report counts besides the calls by their numbers.
+pub(crate) struct Counts {
+    /// Calls that the process has answered itself.
+    pub served: AtomicU64,
+    /// Calls that came by dispatch.
+    pub dispatched: AtomicU64,
+    /// Sites that are patched, and sites that are left to dispatch.
+    pub patched: AtomicU64,
+    pub left: AtomicU64,
+    /// Files that the kernel had opened and that are served now.
+    pub adopted: AtomicU64,
+}
 
-/// The program has a seccomp filter. From then on we make no call that the program does not make,
-/// because the filter may kill the process for it.
-pub(crate) static FILTERED: Filtered = Filtered(AtomicU8::new(0));
-
-/// The program traces others, or is a child that is about to be traced. The programs that it
-/// executes are left alone. A child of `vfork` sets it for its parent, which is the tracer.
-pub(crate) static TRACES: Flag = Flag::new();
-
-/// The report is to count the calls of this process.
-pub(crate) static COUNTED: Flag = Flag::new();
-
-/// Parents that wait for a child of `vfork`, which shares their memory.
-pub(crate) static VFORKS: AtomicUsize = AtomicUsize::new(0);
-
-/// Children with a copy of the descriptors: those that threads are making, and from bit 32 on those
-/// that were begun. Until they are made, no descriptor is given out for a placeholder, because the
-/// child would have it as well. The entry counts down by 1.
-pub(crate) static CHILDREN: AtomicUsize = AtomicUsize::new(0);
 const BEGUN: usize = 1 << 32;
 
 /// A thread is about to make a child.
 pub(crate) fn begin_child() {
-    CHILDREN.fetch_add(BEGUN + 1, SeqCst);
+    Life::here().children.fetch_add(BEGUN + 1, SeqCst);
 }
 
 /// How many children were begun so far. None while one is being made.
 #[inline]
 pub(crate) fn children() -> Option<usize> {
-    let children = CHILDREN.load(SeqCst);
+    let children = Life::here().children.load(SeqCst);
     children.is_multiple_of(BEGUN).then_some(children)
 }
 
-/// How many calls the process has answered itself.
-pub(crate) static SERVED: AtomicU64 = AtomicU64::new(0);
+impl Life {
+    /// Begins the life of a child of `fork`, which has one thread.
+    pub(crate) fn begin_again(&self) {
+        set_process(stub::process());
+        self.threads.set(false);
+        self.vforks.store(0, Relaxed);
+        self.children.store(0, Relaxed);
+    }
+}
 
-static PROCESS: AtomicUsize = AtomicUsize::new(0);
+impl Counts {
+    /// A child of `fork` counts its own calls.
+    pub(crate) fn begin_again(&self) {
+        self.served.store(0, Relaxed);
+        self.dispatched.store(0, Relaxed);
+    }
+}
+
+pub(crate) fn has_threads() -> bool {
+    Life::here().threads.get()
+}
+
+pub(crate) fn is_filtered() -> bool {
+    Life::here().filtered.get()
+}
+
+pub(crate) fn is_counted() -> bool {
+    Life::here().counted.get()
+}
 
 /// The process to which this memory belongs. A child of `vfork` is another one.
 pub(crate) fn process() -> usize {
-    PROCESS.load(Relaxed)
+    Life::here().process.load(Relaxed)
 }
 
 pub(crate) fn set_process(process: usize) {
-    PROCESS.store(process, Relaxed);
+    Life::here().process.store(process, Relaxed);
 }
 
 /// Whether this is a child of `vfork`, which has its parent's memory, but its own descriptors.
 pub(crate) fn is_child() -> bool {
-    VFORKS.load(Acquire) != 0 && stub::process() != process()
+    Life::here().vforks.load(Acquire) != 0 && stub::process() != process()
 }

@@ -16,21 +16,18 @@
 //! the parent keeps nothing there. It holds the address of its `Resume` in rbx, which the kernel
 //! preserves.
 
-use core::cell::UnsafeCell;
 use core::sync::atomic::{
     AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
 use crate::abi::{CLONE_VFORK, CLONE_VM, E2BIG, SET_SIZE, SIG_BLOCK, SIGSYS_BIT, nr};
-use crate::frame::{Frame, Next, Resume, SCRATCH, child};
+use crate::frame::{Frame, Next, PARENTS, Parents, Resume, SCRATCH, child};
 use crate::serve::{self, watch};
-use crate::state::{CHILDREN, FILTERED, INTERPOSED, THREADS, VFORKS, set_process};
-use crate::threads::{BLOCKED, PENDING};
-use crate::{dispatch, exec, hook, patch, probe, scan, stub};
+use crate::state::{Life, is_filtered};
+use crate::threads::Threads;
+use crate::{dispatch, exec, probe, process, stub};
 
-/// Parents that wait for a child of `vfork`, at most. Beyond, `vfork` copies the memory.
-const PARENTS: usize = 64;
 const RED_ZONE: usize = 128;
 const SIGCHLD: usize = 17;
 /// The first and the largest known size of `struct clone_args`, in words.
@@ -41,27 +38,6 @@ const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
 const FLAGS: usize = 0;
 const STACK: usize = 5;
 const STACK_SIZE: usize = 6;
-
-struct Parents(UnsafeCell<[Resume; PARENTS]>);
-
-// SAFETY: a parent claims an element by its `busy`, and uses no other.
-unsafe impl Sync for Parents {}
-
-static WAITING: Parents = Parents(UnsafeCell::new(
-    [const {
-        Resume {
-            kept: [0; 6],
-            return_address: 0,
-            stack_pointer: 0,
-            flags: 0,
-            rbx: 0,
-            busy: AtomicUsize::new(0),
-            notes: 0,
-            mask: 0,
-            held: 0,
-        }
-    }; PARENTS],
-));
 
 /// `clone`, `fork` and `vfork`.
 pub(crate) fn create(frame: &mut Frame) -> Next {
@@ -118,11 +94,11 @@ pub(crate) fn create_by_clone3(frame: &mut Frame) -> Next {
 /// begins.
 fn on_own_stack(frame: &mut Frame, flags: usize, notes: usize, top: usize) -> usize {
     if flags & CLONE_VM != 0 && flags & CLONE_VFORK == 0 {
-        scan::before_threads();
+        process::before_thread();
     }
     let forked = if flags & CLONE_VM == 0 { child::FORKED } else { 0 };
     frame.resume = usize::from(flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK);
-    VFORKS.fetch_add(frame.resume, AcqRel);
+    Life::here().vforks.fetch_add(frame.resume, AcqRel);
     let mut resume = resume(frame, flags, notes | forked);
     resume.stack_pointer = top;
     let start = top.wrapping_sub(RED_ZONE + size_of::<Resume>()) & !15;
@@ -136,12 +112,12 @@ fn on_same_stack(frame: &mut Frame, flags: usize, notes: usize) -> Next {
         frame.resume = resume(frame, flags, notes).notes;
         return Next::Fork;
     }
-    let table = WAITING.0.get().cast::<Resume>();
+    let table = Parents::here().table();
     for at in 0..PARENTS {
         // SAFETY: it is an element of the table, and `busy` may be used by all threads.
         let busy = unsafe { &(*table.add(at)).busy };
         if busy.load(Relaxed) == 0 && busy.compare_exchange(0, 1, Acquire, Relaxed).is_ok() {
-            VFORKS.fetch_add(1, AcqRel);
+            Life::here().vforks.fetch_add(1, AcqRel);
             let mut resume = resume(frame, flags, notes);
             *resume.busy.get_mut() = 1;
             // SAFETY: the element is claimed.
@@ -178,14 +154,14 @@ fn hold_signals(frame: &mut Frame, flags: usize) {
     let all = !SIGSYS_BIT;
     let args = [SIG_BLOCK, &raw const all as usize, &raw mut frame.mask as usize, SET_SIZE];
     // SAFETY: both masks live longer than the call.
-    let held = !FILTERED.get() && unsafe { stub::call(nr::RT_SIGPROCMASK, args) } == 0;
+    let held = !is_filtered() && unsafe { stub::call(nr::RT_SIGPROCMASK, args) } == 0;
     let is_noted = held && serve::begin_child(flags);
     frame.held = usize::from(held) | usize::from(is_noted) << 1;
 }
 
 fn resume(frame: &mut Frame, flags: usize, notes: usize) -> Resume {
     hold_signals(frame, flags);
-    let blocked = !FILTERED.get() && BLOCKED.has(stub::thread());
+    let blocked = !is_filtered() && Threads::here().blocked.has(stub::thread());
     Resume {
         kept: frame.kept,
         return_address: frame.call.return_address,
@@ -210,24 +186,17 @@ pub(crate) extern "C" fn on_forked(frame: &Frame) {
 }
 
 fn begin(notes: usize) {
-    if FILTERED.get() || !INTERPOSED.get() {
+    if is_filtered() || !Life::here().interposed.get() {
         return;
     }
     if notes & child::FORKED != 0 {
-        set_process(stub::process());
-        THREADS.set(false);
-        VFORKS.store(0, Relaxed);
-        CHILDREN.store(0, Relaxed);
-        patch::after_fork();
-        serve::after_fork();
-        hook::reset();
-        dispatch::reset();
+        process::fork();
     }
     if notes & child::NO_HANDLERS != 0 {
         dispatch::install();
     }
     let thread = stub::thread();
-    BLOCKED.put(thread, notes & child::SIGSYS_BLOCKED != 0);
-    PENDING.put(thread, false);
+    Threads::here().blocked.put(thread, notes & child::SIGSYS_BLOCKED != 0);
+    Threads::here().pending.put(thread, false);
     dispatch::arm();
 }

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::state::Flag;
+use crate::state::Life;
 
 /// Threads are numbered below this (`PID_MAX_LIMIT`).
 const THREADS: usize = 1 << 22;
@@ -14,31 +14,27 @@ const BITS: usize = u64::BITS as usize;
 
 pub(crate) struct Set([AtomicU64; THREADS / BITS]);
 
-/// A thread was put into one of them.
-static USED: Flag = Flag::new();
-
-/// Threads that believe that SIGSYS is blocked.
-pub(crate) static BLOCKED: Set = Set::new();
-/// Threads that get a SIGSYS once they unblock it.
-pub(crate) static PENDING: Set = Set::new();
+/// The threads of which something is remembered.
+pub(crate) struct Threads {
+    /// The threads that believe that SIGSYS is blocked.
+    pub blocked: Set,
+    /// The threads that get a SIGSYS once they unblock it.
+    pub pending: Set,
+}
 
 impl Set {
-    const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; THREADS / BITS])
-    }
-
     pub(crate) fn has(&self, thread: usize) -> bool {
         let (word, bit) = self.place(thread);
-        USED.get() && word.load(Relaxed) & bit != 0
+        Life::here().notes_threads.get() && word.load(Relaxed) & bit != 0
     }
 
     /// Returns whether the thread was in the set.
     pub(crate) fn put(&self, thread: usize, inside: bool) -> bool {
-        if !USED.get() {
+        if !Life::here().notes_threads.get() {
             if !inside {
                 return false;
             }
-            USED.set(true);
+            Life::here().notes_threads.set(true);
         }
         let (word, bit) = self.place(thread);
         let old = match (inside, word.load(Relaxed) & bit != 0) {
@@ -61,9 +57,9 @@ mod tests {
 
     #[test]
     fn threads_are_put_in_and_taken_out() {
-        static SET: Set = Set::new();
-        assert!(!SET.put(70, true));
-        assert!(SET.put(70, true) && SET.has(70) && !SET.has(71) && !SET.has(6));
-        assert!(SET.put(70, false) && !SET.has(70));
+        let set = &Threads::here().blocked;
+        assert!(!set.put(70, true));
+        assert!(set.put(70, true) && set.has(70) && !set.has(71) && !set.has(6));
+        assert!(set.put(70, false) && !set.has(70));
     }
 }

@@ -11,7 +11,7 @@
 //! A tracer that attaches to a program later sees our SIGSYS with each call by dispatch.
 
 use crate::scan;
-use crate::state::{THREADS, TRACES};
+use crate::state::{Life, has_threads};
 
 const PTRACE_TRACEME: usize = 0;
 const PTRACE_SEIZE: usize = 0x4206;
@@ -53,13 +53,13 @@ pub(crate) fn emulator() -> Option<&'static str> {
 pub(crate) fn on_ptrace(request: usize) {
     match request {
         PTRACE_TRACEME => {
-            TRACES.set(true);
+            Life::here().traces.set(true);
             // The first stop that the tracer waits for is that of the next program.
-            if !THREADS.get() {
+            if !has_threads() {
                 scan::patch_all();
             }
         }
-        PTRACE_SEIZE => TRACES.set(true),
+        PTRACE_SEIZE => Life::here().traces.set(true),
         _ => {}
     }
 }

@@ -36,7 +36,7 @@ struct Region {
 
 /// The address of the region that is writable now, or 0. It is noted before the region is writable,
 /// because another thread may fork at any moment, and the child closes the region.
-static OPEN: AtomicUsize = AtomicUsize::new(0);
+pub(crate) struct OpenRegion(AtomicUsize);
 
 /// Used under the lock of `patch`.
 pub(crate) struct Trampolines {
@@ -53,10 +53,6 @@ pub(crate) struct Place {
 }
 
 impl Trampolines {
-    pub(crate) const fn new() -> Self {
-        Self { regions: [Region { start: 0, used: 0 }; REGIONS], count: 0 }
-    }
-
     /// Room for a trampoline that text at `address` reaches.
     pub(crate) fn place(&mut self, address: usize) -> Option<Place> {
         let suits = |region: &Region| {
@@ -96,9 +92,9 @@ impl Trampolines {
     /// Writes a trampoline. The region stays writable until `close`.
     pub(crate) fn write(&mut self, place: &Place, code: &[u8]) -> bool {
         let start = self.regions[place.region].start;
-        if OPEN.load(Relaxed) != start {
+        if OpenRegion::here().0.load(Relaxed) != start {
             close();
-            OPEN.store(start, Release);
+            OpenRegion::here().0.store(start, Release);
             if !protect(start, WRITABLE) {
                 return false;
             }
@@ -114,10 +110,10 @@ impl Trampolines {
 
 /// No region is writable any more.
 pub(crate) fn close() {
-    let open = OPEN.load(Relaxed);
+    let open = OpenRegion::here().0.load(Relaxed);
     if open != 0 {
         protect(open, PROT_READ | PROT_EXEC);
-        OPEN.store(0, Release);
+        OpenRegion::here().0.store(0, Release);
     }
 }
 

@@ -4,7 +4,6 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
-use core::ptr::null_mut;
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Acquire;
 
@@ -14,6 +13,8 @@ use warren_proto::{
     Answered, Attr, Capabilities, Handle, InodeRef, Position, ReadFlags, Reply, Request,
 };
 use warren_transport::{Connection, Slot};
+
+use crate::slow_lock::Holder;
 
 use super::answers::Answers;
 use super::held::Files;
@@ -65,12 +66,8 @@ pub(super) struct Slow {
     pub watched: BTreeSet<Ino>,
 }
 
-/// The part of the client that only the holder of the slow path's lock may use.
-///
-/// It is a token without a size, which this module alone could make, and never does. The only one
-/// lies in the room that the lock lends to its holder (`serve::lock::Room`). So a caller that has
-/// `&mut Client` holds the lock, and there is one such reference at a time.
-pub(crate) struct Client(());
+/// The right to use [`Slow`], of which there is one, in the room of the lock.
+pub(crate) struct Client(pub(super) Holder);
 
 const _: () = assert!(size_of::<Client>() == 0, "any bytes make a room, so its token has none");
 
@@ -90,21 +87,22 @@ impl Client {
         // SAFETY: there is one token, which only the holder of the lock has, and it is borrowed as
         // long as what is returned. So no other reference to the cell exists, in any thread. Only
         // `fleet::forget` uses the cell without the token, in a child that has one thread.
-        unsafe { &mut *SLOW.0.get() }
+        unsafe { &mut *Halves::here().slow.get() }
     }
 }
 
-pub(super) struct Locked(pub UnsafeCell<Option<Box<Slow>>>);
+/// The halves of the client, which are there while the process is admitted.
+pub(crate) struct Halves {
+    pub(super) hot: AtomicPtr<Hot>,
+    pub(super) slow: UnsafeCell<Option<Box<Slow>>>,
+}
 
-// SAFETY: it is used with the only `Client`, or by a child of `fork` that has one thread.
-unsafe impl Sync for Locked {}
-
-pub(super) static HOT: AtomicPtr<Hot> = AtomicPtr::new(null_mut());
-pub(super) static SLOW: Locked = Locked(UnsafeCell::new(None));
+// SAFETY: `slow` is used with the only `Client`, or by a child of `fork` that has one thread.
+unsafe impl Sync for Halves {}
 
 pub(super) fn hot() -> Option<&'static Hot> {
     // SAFETY: what it points to is never freed.
-    unsafe { HOT.load(Acquire).as_ref() }
+    unsafe { Halves::here().hot.load(Acquire).as_ref() }
 }
 
 /// Errors of a walk are the program's. Others are the fleet's own, and the kernel finds out what is

@@ -159,7 +159,7 @@ pub(super) fn put<const N: usize>(words: &[u64; N], buffer: usize) -> Result<isi
 #[cfg(test)]
 mod tests {
     use warren_base::Ino;
-    use warren_proto::InodeRef;
+    use warren_proto::{InodeRef, Rules};
 
     use super::*;
     use crate::serve::identity::Identity;
@@ -186,6 +186,14 @@ mod tests {
         }
     }
 
+    const NO_OPTIONS: Options = Options {
+        read_only: ReadOnly::No,
+        no_exec: false,
+        sync: false,
+        rules: Rules::empty(),
+        shown: 0,
+    };
+
     fn facts(read_only: ReadOnly, no_exec: bool) -> Facts {
         let mount = MountFacts {
             device: (0, 0x1234),
@@ -194,8 +202,8 @@ mod tests {
             has_btime: true,
             attributes_mask: 0x20_2000,
             block_size: 4096,
-            options: Options { read_only, no_exec, ..Options::NONE },
-            asked: Options::NONE,
+            options: Options { read_only, no_exec, ..NO_OPTIONS },
+            asked: NO_OPTIONS,
             root: InodeRef::ROOT,
         };
         Facts { prefix: Prefix::new(), identity: Identity::NONE, mount }

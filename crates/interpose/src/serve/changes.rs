@@ -33,12 +33,15 @@ use super::why::{self, Why};
 use super::{admission, cwd, files, umask, watchers, xattrs};
 use request::{Request, Want};
 
-/// The process watches files: the kernel shows changes only to who watches if it makes them.
-static IS_WATCHING: AtomicBool = AtomicBool::new(false);
+/// Whether changes are served.
+pub(crate) struct Changes {
+    /// The process watches files: the kernel shows a watcher only the changes that it makes itself.
+    is_watching: AtomicBool,
+}
 
 /// No change is served any more.
 pub(super) fn stop() {
-    IS_WATCHING.store(true, Relaxed);
+    Changes::here().is_watching.store(true, Relaxed);
 }
 
 /// A call of one of the classes `Names` and `Above`. The latter may also change where paths lead.
@@ -47,7 +50,7 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
     let unserved = if above { Verdict::Change } else { Verdict::Pass };
     let served = match facts::current() {
         _ if is_child() => Err(Why::Child),
-        Some(_) if IS_WATCHING.load(Relaxed) => Err(Why::Watched),
+        Some(_) if Changes::here().is_watching.load(Relaxed) => Err(Why::Watched),
         Some(admission) => serve(call, &admission),
         None => {
             hand_over_lost(call);

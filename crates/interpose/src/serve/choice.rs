@@ -21,9 +21,9 @@
 
 use core::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use crate::state::SERVED;
+use crate::state::Counts;
 
-use super::clock;
+use super::{clock, facts};
 
 /// What a call counts for at most, in cycles. One that took longer was interrupted.
 const COST_MAX: u64 = 1_000_000;
@@ -45,10 +45,8 @@ const PATHS_MAX: usize = BITS / 8;
 /// The mean cost of recent calls in this way, in cycles. 0 if there was none.
 struct Cost(AtomicU64);
 
-/// The choice for calls of one kind.
-pub(crate) struct Choice {
-    /// How often a call through the kernel counts.
-    weight: u64,
+/// The choice for calls of one kind. A call through the kernel counts `WEIGHT` times.
+pub(crate) struct Choice<const WEIGHT: u64> {
     kernel: Cost,
     fleet: Cost,
     used: [AtomicU64; BITS / 64],
@@ -56,9 +54,11 @@ pub(crate) struct Choice {
     account: Account,
 }
 
-/// Calls that ask for attributes, and those that open files.
-pub(crate) static ATTRIBUTES: Choice = Choice::new(1);
-pub(crate) static OPENS: Choice = Choice::new(2);
+/// The choices of the process.
+pub(crate) struct Choices {
+    attributes: Choice<1>,
+    opens: Choice<2>,
+}
 
 impl Cost {
     fn note(&self, cycles: u64) {
@@ -75,22 +75,11 @@ impl Cost {
     }
 }
 
-impl Choice {
-    const fn new(weight: u64) -> Self {
-        Self {
-            weight,
-            kernel: Cost(AtomicU64::new(0)),
-            fleet: Cost(AtomicU64::new(0)),
-            used: [const { AtomicU64::new(0) }; BITS / 64],
-            paths: AtomicUsize::new(0),
-            account: Account::new(),
-        }
-    }
-
+impl<const WEIGHT: u64> Choice<WEIGHT> {
     /// Runs a call through the kernel.
     pub(crate) fn through_kernel<R>(&self, call: impl FnOnce() -> R) -> R {
         let (begun, result) = (clock::cycles(), call());
-        self.kernel.note(clock::cycles().wrapping_sub(begun).saturating_mul(self.weight));
+        self.kernel.note(clock::cycles().wrapping_sub(begun).saturating_mul(WEIGHT));
         result
     }
 
@@ -116,7 +105,8 @@ impl Choice {
         let bit = hash(path) as usize % BITS;
         let mask = 1 << (bit % 64);
         let comes_back = self.used[bit / 64].fetch_or(mask, Relaxed) & mask != 0;
-        if comes_back && self.account.pays(SERVED.load(Relaxed), self.kernel.mean()) {
+        if comes_back && self.account.pays(Counts::here().served.load(Relaxed), self.kernel.mean())
+        {
             return false;
         }
         let paths = self.paths.fetch_add(1, Relaxed) + 1;
@@ -138,23 +128,27 @@ impl Choice {
             word.store(0, Relaxed);
         }
     }
+
+    /// In a child of `fork`, which knows no path.
+    fn begin_again(&self) {
+        self.forget();
+        self.account.spent.store(0, Relaxed);
+        self.account.answered.store(0, Relaxed);
+    }
 }
 
 /// See the head of this file.
 struct Account {
-    balance: AtomicI64,
+    /// The budget without the balance.
+    spent: AtomicI64,
     /// How many calls had been answered when it was last brought up to date.
     answered: AtomicU64,
 }
 
 impl Account {
-    const fn new() -> Self {
-        Self { balance: AtomicI64::new(BUDGET), answered: AtomicU64::new(0) }
-    }
-
     /// A request has cost so much more than the kernel would have.
     fn take(&self, cycles: i64) {
-        self.balance.fetch_sub(cycles.max(0), Relaxed);
+        self.spent.fetch_add(cycles.max(0), Relaxed);
         // It will be counted as an answer, too.
         self.answered.fetch_add(1, Relaxed);
     }
@@ -163,19 +157,30 @@ impl Account {
     fn pays(&self, answered: u64, kernel: i64) -> bool {
         let gained = answered.saturating_sub(self.answered.swap(answered, Relaxed));
         let gained = i64::try_from(gained).unwrap_or(i64::MAX).saturating_mul(kernel);
-        let balance = self.balance.load(Relaxed).saturating_add(gained).min(BUDGET);
-        let pays = balance > 0;
-        self.balance.store(if pays { balance } else { balance + kernel / TRIAL }, Relaxed);
+        let spent = self.spent.load(Relaxed).saturating_sub(gained).max(0);
+        let pays = spent < BUDGET;
+        self.spent.store(if pays { spent } else { spent - kernel / TRIAL }, Relaxed);
         pays
     }
 }
 
-/// In a child of `fork`, which knows no path.
-pub(crate) fn after_fork() {
-    for choice in [&ATTRIBUTES, &OPENS] {
-        choice.forget();
-        choice.account.balance.store(BUDGET, Relaxed);
-        choice.account.answered.store(0, Relaxed);
+/// The choice for calls that ask for attributes.
+pub(crate) fn attributes() -> &'static Choice<1> {
+    &Choices::here().attributes
+}
+
+/// The choice for calls that open files.
+pub(crate) fn opens() -> &'static Choice<2> {
+    &Choices::here().opens
+}
+
+impl Choices {
+    /// In a child of `fork`. Nothing was chosen before the first admission.
+    pub(crate) fn begin_again(&self) {
+        if facts::admissions() > 0 {
+            self.attributes.begin_again();
+            self.opens.begin_again();
+        }
     }
 }
 
@@ -194,7 +199,7 @@ mod tests {
 
     #[test]
     fn paths_that_come_back_are_asked_for_while_that_pays() {
-        let account = Account::new();
+        let account = Account { spent: AtomicI64::new(0), answered: AtomicU64::new(0) };
         assert!(account.pays(0, 1000));
         account.take(BUDGET + 1500);
         assert!(!account.pays(1, 1000), "the request itself is no gain");
@@ -202,28 +207,28 @@ mod tests {
         account.take(BUDGET);
         let refused = (0..).take_while(|_| !account.pays(5, 1000)).count();
         assert!((1..BUDGET as usize).contains(&refused), "it is tried again");
-        assert!(account.pays(1 << 40, 1000) && account.balance.load(Relaxed) == BUDGET);
+        assert!(account.pays(1 << 40, 1000) && account.spent.load(Relaxed) == 0);
     }
 
     #[test]
     fn the_first_call_takes_the_cheaper_way_and_the_second_asks_the_fleet() {
         let path = |n: u32| n.to_le_bytes();
-        static CHOICE: Choice = Choice::new(1);
-        let is_kernels = |path: &[u8]| CHOICE.is_kernels(path);
+        let choice = &Choices::here().attributes;
+        let is_kernels = |path: &[u8]| choice.is_kernels(path);
         let kernels = |from: u32| (from..from + 320).filter(|n| is_kernels(&path(*n))).count();
         assert!(is_kernels(&path(0)), "what it costs is not known");
         assert!(!is_kernels(&path(0)), "again");
-        CHOICE.kernel.note(1000);
+        choice.kernel.note(1000);
         assert!(!is_kernels(&path(1)), "what the other costs is not known");
-        CHOICE.fleet.note(2000);
+        choice.fleet.note(2000);
         assert!((300..320).contains(&kernels(1000)), "now and then the other");
         for _ in 0..100 {
-            CHOICE.fleet.note(500);
+            choice.fleet.note(500);
         }
         assert!((1..20).contains(&kernels(2000)));
-        CHOICE.forget();
+        choice.forget();
         assert!((1..20).contains(&kernels(2000)), "they were forgotten");
-        CHOICE.fleet.note(u64::MAX);
-        assert!(CHOICE.fleet.0.load(Relaxed) <= COST_MAX);
+        choice.fleet.note(u64::MAX);
+        assert!(choice.fleet.0.load(Relaxed) <= COST_MAX);
     }
 }

@@ -23,15 +23,16 @@ const RENEW_CYCLES: u64 = 1_000_000;
 /// wait for another process that unmounts something.
 pub(crate) const LONG_CYCLES: u64 = 10_000;
 
-/// How many calls may have waited for another process. The entry counts here too.
-pub(crate) static WAITS: AtomicU64 = AtomicU64::new(0);
-
-/// `WAITS` and the cycles at the begin of the last look.
-static SEEN_WAITS: AtomicU64 = AtomicU64::new(u64::MAX);
-static SEEN_AT: AtomicU64 = AtomicU64::new(0);
-
-/// When the fleet was last seen alive.
-static ALIVE_AT: AtomicU64 = AtomicU64::new(0);
+/// The last look, and what has made it invalid.
+pub(crate) struct Clock {
+    /// How many calls may have waited for another process. The entry counts here too.
+    pub waits: AtomicU64,
+    /// `waits` plus one, and the cycles at the begin of the last look.
+    seen_waits: AtomicU64,
+    seen_at: AtomicU64,
+    /// When the fleet was last seen alive.
+    alive_at: AtomicU64,
+}
 
 /// The beginning of a look.
 #[derive(Clone, Copy)]
@@ -48,41 +49,43 @@ pub(crate) fn cycles() -> u64 {
 
 /// The program waits for another process now.
 pub(crate) fn note_wait() {
-    WAITS.fetch_add(1, AcqRel);
+    Clock::here().waits.fetch_add(1, AcqRel);
 }
 
 pub(crate) fn now() -> Moment {
-    Moment { waits: WAITS.load(Acquire), at: cycles() }
+    Moment { waits: Clock::here().waits.load(Acquire), at: cycles() }
 }
 
 /// A look that began at this moment has found the mount as it was.
 pub(crate) fn renew(moment: Moment) {
-    SEEN_AT.store(moment.at, Relaxed);
-    SEEN_WAITS.store(moment.waits, core::sync::atomic::Ordering::Release);
+    Clock::here().seen_at.store(moment.at, Relaxed);
+    Clock::here()
+        .seen_waits
+        .store(moment.waits.wrapping_add(1), core::sync::atomic::Ordering::Release);
 }
 
 /// Whether the fleet lives. It is asked once in a while, also if calls have waited: until another
 /// fleet serves the pool, which starts and replays logs first, no file changes.
 pub(crate) fn is_fleet_alive(moment: Moment, ask: impl FnOnce() -> bool) -> bool {
-    if moment.at.wrapping_sub(ALIVE_AT.load(Relaxed)) < RENEW_CYCLES {
+    if moment.at.wrapping_sub(Clock::here().alive_at.load(Relaxed)) < RENEW_CYCLES {
         return true;
     }
     let is_alive = ask();
     if is_alive {
-        ALIVE_AT.store(moment.at, Relaxed);
+        Clock::here().alive_at.store(moment.at, Relaxed);
     }
     is_alive
 }
 
 /// A new client: its fleet has just answered, and the one before may have been another.
 pub(crate) fn forget_fleet() {
-    ALIVE_AT.store(0, Relaxed);
+    Clock::here().alive_at.store(0, Relaxed);
 }
 
 /// Whether the last look is still valid. A counter that goes backwards makes it invalid.
 pub(crate) fn is_fresh() -> bool {
-    SEEN_WAITS.load(Acquire) == WAITS.load(Acquire)
-        && cycles().wrapping_sub(SEEN_AT.load(Relaxed)) < RENEW_CYCLES
+    Clock::here().seen_waits.load(Acquire) == Clock::here().waits.load(Acquire).wrapping_add(1)
+        && cycles().wrapping_sub(Clock::here().seen_at.load(Relaxed)) < RENEW_CYCLES
 }
 
 #[cfg(test)]

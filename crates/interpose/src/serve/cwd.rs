@@ -26,16 +26,20 @@ use super::lock::{PATH, Room};
 const PATHS_BEFORE_RETRY: usize = 256;
 const _: () = assert!(PATH == PAGE);
 
-static BEGUN: AtomicUsize = AtomicUsize::new(0);
-static ENDED: AtomicUsize = AtomicUsize::new(0);
-
-/// What was found: twice the count of `chdir` for which it holds, and 1 if it is outside. Odd
-/// versions are being written.
-static VERSION: AtomicUsize = AtomicUsize::new(0);
-static FOUND_AT: AtomicUsize = AtomicUsize::new(usize::MAX);
-static INO: AtomicU64 = AtomicU64::new(0);
-static CAPABILITY: AtomicU64 = AtomicU64::new(0);
-static RETRY: AtomicUsize = AtomicUsize::new(0);
+/// The working directory, as far as it is known.
+pub(crate) struct Cwd {
+    /// Calls that change it: begun, and ended.
+    begun: AtomicUsize,
+    ended: AtomicUsize,
+    /// Odd while what follows is written.
+    version: AtomicUsize,
+    /// 0 if nothing is known. Otherwise twice the count of `chdir` for which it holds, counted from
+    /// 1, and 1 more if the directory is outside.
+    found_at: AtomicUsize,
+    ino: AtomicU64,
+    capability: AtomicU64,
+    retry: AtomicUsize,
+}
 
 /// Where relative paths begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,30 +52,31 @@ pub(crate) enum Directory {
 
 /// `chdir` and `fchdir`.
 pub(crate) fn change(call: &SystemCall) -> isize {
-    BEGUN.fetch_add(1, AcqRel);
+    Cwd::here().begun.fetch_add(1, AcqRel);
     // SAFETY: the program makes this call.
     let result = unsafe { stub::call(call.number, call.args) };
-    ENDED.fetch_add(1, AcqRel);
+    Cwd::here().ended.fetch_add(1, AcqRel);
     result
 }
 
 /// The count of `chdir`, if none is under way.
 fn quiet() -> Option<usize> {
-    let ended = ENDED.load(Acquire);
-    (BEGUN.load(Acquire) == ended).then_some(ended)
+    let ended = Cwd::here().ended.load(Acquire);
+    (Cwd::here().begun.load(Acquire) == ended).then_some(ended)
 }
 
 pub(crate) fn known() -> Directory {
-    let Some(count) = quiet() else { return Directory::Elsewhere };
-    let version = VERSION.load(Acquire);
-    let found = FOUND_AT.load(Acquire);
-    let (ino, capability) = (INO.load(Acquire), CAPABILITY.load(Acquire));
-    if !version.is_multiple_of(2) || VERSION.load(Acquire) != version || found >> 1 != count {
-        let wait = RETRY.load(Relaxed);
+    let (cwd, Some(count)) = (Cwd::here(), quiet()) else { return Directory::Elsewhere };
+    let version = cwd.version.load(Acquire);
+    let found = cwd.found_at.load(Acquire);
+    let (ino, capability) = (cwd.ino.load(Acquire), cwd.capability.load(Acquire));
+    let is_whole = version.is_multiple_of(2) && cwd.version.load(Acquire) == version;
+    if !is_whole || found >> 1 != count + 1 {
+        let wait = cwd.retry.load(Relaxed);
         if wait == 0 {
             return Directory::Unknown;
         }
-        RETRY.store(wait - 1, Relaxed);
+        cwd.retry.store(wait - 1, Relaxed);
         return Directory::Elsewhere;
     }
     if found & 1 != 0 {
@@ -87,19 +92,8 @@ pub(crate) fn find(facts: &Facts, room: &mut Room) -> Directory {
     if quiet() != Some(count) {
         return Directory::Elsewhere;
     }
-    RETRY.store(if found == Directory::Unknown { PATHS_BEFORE_RETRY } else { 0 }, Relaxed);
-    VERSION.fetch_add(1, AcqRel);
-    FOUND_AT.store(usize::MAX, Release);
-    if let Directory::Inside(inode) = found {
-        INO.store(inode.ino.0, Release);
-        CAPABILITY.store(inode.capability.0, Release);
-    }
-    match found {
-        Directory::Inside(_) => FOUND_AT.store(count << 1, Release),
-        Directory::Elsewhere => FOUND_AT.store(count << 1 | 1, Release),
-        Directory::Unknown => {}
-    }
-    VERSION.fetch_add(1, AcqRel);
+    let retry = if found == Directory::Unknown { PATHS_BEFORE_RETRY } else { 0 };
+    Cwd::here().note(found, count, retry);
     found
 }
 
@@ -127,21 +121,37 @@ pub(crate) fn path(room: &mut [u8; PATH]) -> Option<&[u8]> {
     room.get(..length.checked_sub(1)?).filter(|path| path.starts_with(b"/"))
 }
 
-/// The capability was that of an admission that has ended.
-pub(crate) fn forget() {
-    VERSION.fetch_add(1, AcqRel);
-    FOUND_AT.store(usize::MAX, Release);
-    RETRY.store(0, Relaxed);
-    VERSION.fetch_add(1, AcqRel);
-}
+impl Cwd {
+    /// The capability was that of an admission that has ended.
+    pub(crate) fn forget(&self) {
+        self.note(Directory::Unknown, 0, 0);
+    }
 
-/// In a child of `fork`: a thread of the parent may have been in `chdir` or in `find`. A child that
-/// forks in the middle of either has jumped out of it.
-pub(crate) fn after_fork() {
-    VERSION.store(0, Relaxed);
-    FOUND_AT.store(usize::MAX, Relaxed);
-    RETRY.store(0, Relaxed);
-    ENDED.store(BEGUN.load(Relaxed), Relaxed);
+    /// Writes what was found after so many `chdir`. Under the lock.
+    fn note(&self, found: Directory, count: usize, retry: usize) {
+        self.retry.store(retry, Relaxed);
+        self.version.fetch_add(1, AcqRel);
+        self.found_at.store(0, Release);
+        if let Directory::Inside(inode) = found {
+            self.ino.store(inode.ino.0, Release);
+            self.capability.store(inode.capability.0, Release);
+        }
+        match found {
+            Directory::Inside(_) => self.found_at.store((count + 1) << 1, Release),
+            Directory::Elsewhere => self.found_at.store((count + 1) << 1 | 1, Release),
+            Directory::Unknown => {}
+        }
+        self.version.fetch_add(1, AcqRel);
+    }
+
+    /// In a child of `fork`: a thread of the parent may have been in `chdir` or in `find`. A child
+    /// that forks in the middle of either has jumped out of it.
+    pub(crate) fn begin_again(&self) {
+        self.version.store(0, Relaxed);
+        self.found_at.store(0, Relaxed);
+        self.retry.store(0, Relaxed);
+        self.ended.store(self.begun.load(Relaxed), Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -150,25 +160,35 @@ mod tests {
 
     #[test]
     fn a_directory_is_known_between_two_changes() {
-        let inside = InodeRef { ino: Ino(9), capability: Capability(3) };
-        forget();
+        let inside = Directory::Inside(InodeRef { ino: Ino(9), capability: Capability(3) });
+        let cwd = Cwd::here();
+        cwd.forget();
         assert_eq!(known(), Directory::Unknown);
-        let count = quiet().expect("no chdir is under way");
-        INO.store(9, Relaxed);
-        CAPABILITY.store(3, Relaxed);
-        FOUND_AT.store(count << 1, Relaxed);
-        assert_eq!(known(), Directory::Inside(inside));
+        let count = || quiet().expect("no chdir is under way");
+        cwd.note(inside, count(), 0);
+        assert_eq!(known(), inside);
         let call = SystemCall { number: nr::CHDIR, args: [0; 6], return_address: 0 };
         assert!(change(&call) < 0);
         assert_eq!(known(), Directory::Unknown, "a chdir has been tried");
-        FOUND_AT.store(quiet().expect("none is under way") << 1, Relaxed);
-        BEGUN.fetch_add(1, Relaxed);
+        cwd.note(inside, count(), 0);
+        cwd.begun.fetch_add(1, Relaxed);
         assert_eq!(known(), Directory::Elsewhere, "a chdir is under way");
-        ENDED.fetch_add(1, Relaxed);
-        FOUND_AT.store(quiet().expect("none is under way") << 1 | 1, Relaxed);
+        cwd.ended.fetch_add(1, Relaxed);
+        assert_eq!(known(), Directory::Unknown, "it was");
+        cwd.note(Directory::Elsewhere, count(), 0);
         assert_eq!(known(), Directory::Elsewhere);
-        forget();
-        RETRY.store(1, Relaxed);
+        cwd.note(Directory::Unknown, count(), 1);
         assert_eq!((known(), known()), (Directory::Elsewhere, Directory::Unknown));
+    }
+
+    #[test]
+    fn a_child_of_fork_knows_nothing_and_has_no_chdir_under_way() {
+        // SAFETY: zeros are legal values of its words.
+        let cwd: Cwd = unsafe { core::mem::zeroed() };
+        cwd.note(Directory::Elsewhere, 0, 5);
+        cwd.begun.fetch_add(1, Relaxed);
+        cwd.begin_again();
+        assert_eq!(cwd.begun.load(Relaxed), cwd.ended.load(Relaxed));
+        assert_eq!((cwd.found_at.load(Relaxed), cwd.retry.load(Relaxed)), (0, 0));
     }
 }

@@ -10,7 +10,7 @@ use core::sync::atomic::{
 };
 
 use crate::abi::nr;
-use crate::state::THREADS;
+use crate::state::has_threads;
 use crate::stub;
 
 /// The first number, if the limit allows it and the process has one thread. The kernel's table of a
@@ -40,7 +40,7 @@ pub(crate) const OF_LENDING: [usize; 2] = [5, 6];
 /// The open mountinfo, the fleet's, and five for files that are served. Start and end of a range
 /// are one word, so that a thread that looks meanwhile finds a range that was there. Between two
 /// words it could find one with descriptors of the program, which would not be open for it.
-static HIDDEN: [AtomicU64; RANGES] = [const { AtomicU64::new(0) }; RANGES];
+pub(crate) struct Hidden([AtomicU64; RANGES]);
 
 const fn pack(range: &Range<usize>) -> u64 {
     (range.start as u64) << 32 | range.end as u64
@@ -55,7 +55,7 @@ fn unpack(word: u64) -> Range<usize> {
 /// processor reads the old one.
 pub(crate) fn first(table: usize) -> Option<usize> {
     let limit = usize::try_from(limit(RLIMIT_NOFILE)?).unwrap_or(usize::MAX);
-    let end = if THREADS.get() { limit.min(table.max(LIMIT_MIN)) } else { limit };
+    let end = if has_threads() { limit.min(table.max(LIMIT_MIN)) } else { limit };
     (limit >= LIMIT_MIN).then(|| FIRST.min(end - ROOM))
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn show(at: usize) {
 }
 
 pub(crate) fn set(at: usize, range: Range<usize>) {
-    HIDDEN[at].store(pack(&range), Release);
+    Hidden::here().0[at].store(pack(&range), Release);
 }
 
 /// The first number behind those that are hidden.
@@ -123,22 +123,22 @@ pub(crate) fn behind_all() -> Option<usize> {
     hidden().iter().map(|range| range.end).max().filter(|end| *end > 0)
 }
 
-pub(crate) fn forget() {
-    for range in &HIDDEN {
-        range.store(0, Release);
+impl Hidden {
+    pub(crate) fn forget(&self) {
+        self.0.iter().for_each(|range| range.store(0, Release));
     }
-}
 
-/// In a child of `fork`: another thread of the parent may have been making a snapshot.
-pub(crate) fn after_fork() {
-    for number in hidden()[OF_SNAPSHOT].clone() {
-        stub::close(number);
+    /// In a child of `fork`: another thread of the parent may have been making a snapshot.
+    pub(crate) fn begin_again(&self) {
+        for number in hidden()[OF_SNAPSHOT].clone() {
+            stub::close(number);
+        }
+        self.forget();
     }
-    forget();
 }
 
 fn hidden() -> [Range<usize>; RANGES] {
-    HIDDEN.each_ref().map(|range| unpack(range.load(Acquire)))
+    Hidden::here().0.each_ref().map(|range| unpack(range.load(Acquire)))
 }
 
 /// Whether the descriptor is one of ours.
@@ -211,7 +211,7 @@ mod tests {
         hide(500, &(501..503));
         assert!(hides(500) && hides(502) && !hides(503) && !hides(0));
         assert!(hides_among(3, 500) && !hides_among(3, 499) && !hides_among(503, 600));
-        forget();
+        Hidden::here().forget();
         assert!(!hides(500) && !hides(0) && !hides_among(0, usize::MAX));
         assert!(first(64).is_some());
     }

@@ -17,6 +17,7 @@ use super::identity::Identity;
 use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, MOUNT_ROOT, Statx, word};
 use super::mountinfo::Options;
 use super::name::Prefix;
+use crate::fleet::Client;
 
 const SLOTS: usize = 8;
 /// Admissions of a process, counted with those of its parents.
@@ -88,34 +89,18 @@ impl MountFacts {
     }
 }
 
-struct Slots([UnsafeCell<Facts>; SLOTS]);
+/// The facts of the last admissions, by their numbers.
+pub(crate) struct Slots([UnsafeCell<Facts>; SLOTS]);
 
 // SAFETY: a slot is written under the lock, while no admission refers to it.
 unsafe impl Sync for Slots {}
 
-static PLACES: Slots = Slots(
-    [const {
-        UnsafeCell::new(Facts {
-            prefix: Prefix::new(),
-            identity: Identity::NONE,
-            mount: MountFacts {
-                device: (0, 0),
-                id: 0,
-                unique_id: None,
-                has_btime: false,
-                attributes_mask: 0,
-                block_size: 0,
-                options: Options::NONE,
-                asked: Options::NONE,
-                root: InodeRef::ROOT,
-            },
-        })
-    }; SLOTS],
-);
-/// The number of the current admission, or 0.
-static CURRENT: AtomicUsize = AtomicUsize::new(0);
-/// The number of the last one.
-static LAST: AtomicUsize = AtomicUsize::new(0);
+/// The numbers of admissions.
+pub(crate) struct Admissions {
+    /// That of the current one, or 0.
+    current: AtomicUsize,
+    last: AtomicUsize,
+}
 
 /// An admission that was current when it was looked up.
 #[derive(Clone, Copy)]
@@ -125,41 +110,41 @@ pub(crate) struct Admission {
 }
 
 pub(crate) fn current() -> Option<Admission> {
-    let number = CURRENT.load(Acquire);
+    let number = Admissions::here().current.load(Acquire);
     // SAFETY: a published slot is not written, until eight admissions later.
-    let facts = unsafe { &*PLACES.0[number % SLOTS].get() };
+    let facts = unsafe { &*Slots::here().0[number % SLOTS].get() };
     (number != 0).then_some(Admission { number, facts })
 }
 
 impl Admission {
     pub(crate) fn is_current(&self) -> bool {
-        CURRENT.load(SeqCst) == self.number
+        Admissions::here().current.load(SeqCst) == self.number
     }
 }
 
 pub(crate) fn is_any_current() -> bool {
-    CURRENT.load(Relaxed) != 0
+    Admissions::here().current.load(Relaxed) != 0
 }
 
 /// How many admissions there were.
 pub(crate) fn admissions() -> usize {
-    LAST.load(Relaxed)
+    Admissions::here().last.load(Relaxed)
 }
 
-/// Makes the facts current. Called under the lock, when none are.
-pub(crate) fn publish(prefix: &Prefix, identity: Identity, mount: MountFacts) {
-    let number = LAST.load(Relaxed) + 1;
-    let slot = PLACES.0[number % SLOTS].get();
-    // SAFETY: the lock is held, and no current admission has this slot.
+/// Makes the facts current, when none are.
+pub(crate) fn publish(_: &mut Client, prefix: &Prefix, identity: Identity, mount: MountFacts) {
+    let number = Admissions::here().last.load(Relaxed) + 1;
+    let slot = Slots::here().0[number % SLOTS].get();
+    // SAFETY: the holder of the lock lends its token, and no current admission has this slot.
     let facts = unsafe { &mut *slot };
     facts.prefix.copy(prefix);
     facts.identity = identity;
     facts.mount = mount;
-    LAST.store(number, Relaxed);
-    CURRENT.store(number, SeqCst);
+    Admissions::here().last.store(number, Relaxed);
+    Admissions::here().current.store(number, SeqCst);
 }
 
 /// Nothing is current any more. Returns whether something was.
 pub(crate) fn withdraw() -> bool {
-    CURRENT.swap(0, AcqRel) != 0
+    Admissions::here().current.swap(0, AcqRel) != 0
 }

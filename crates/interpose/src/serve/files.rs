@@ -18,26 +18,26 @@
 pub(crate) mod adoption;
 mod arguments;
 mod copy;
-mod create;
+pub(crate) mod create;
 mod directory;
 mod handover;
 mod hints;
-pub(super) mod lending;
+pub(crate) mod lending;
 mod mapped;
 mod open;
-mod parked;
-pub(super) mod passing;
-pub(super) mod pending;
+pub(crate) mod parked;
+pub(crate) mod passing;
+pub(crate) mod pending;
 mod pieces;
-mod pin;
-pub(super) mod placeholder;
-mod places;
+pub(crate) mod pin;
+pub(crate) mod placeholder;
+pub(crate) mod places;
 mod read;
-mod record_locks;
-mod score;
+pub(crate) mod record_locks;
+pub(crate) mod score;
 mod sync;
-mod table;
-pub(super) mod takeover;
+pub(crate) mod table;
+pub(crate) mod takeover;
 mod watchers;
 mod written;
 mod xattr;
@@ -62,7 +62,7 @@ use super::facts::Admission;
 use super::why::Why;
 use super::{admission, memory, request};
 use pieces::Pieces;
-use pin::PIN;
+use pin::pin;
 use table::Served;
 
 const F_DUPFD: usize = 0;
@@ -151,7 +151,7 @@ pub(super) fn before_kernel(call: &SystemCall) -> Option<Verdict> {
 
 /// Before the kernel makes a call: what is not needed for files that are open is closed.
 fn free_numbers(call: &SystemCall) {
-    if parked::before(call) && PIN.is_unused() {
+    if parked::before(call) && pin().is_unused() {
         admission::unpin();
     }
 }

@@ -11,13 +11,12 @@ use core::sync::atomic::{
 use warren_base::Ino;
 use warren_proto::{Capability, InodeRef};
 
-use crate::fleet::{self, Found};
-
 use super::facts::{self, Admission};
 use super::kernel::{MNT_ID, Statx};
 use super::lock::Room;
 use super::why::Why;
 use super::{admission, proc};
+use crate::fleet::{self, Found};
 
 const PLACES: usize = 64;
 
@@ -29,18 +28,11 @@ struct Place {
     admission: AtomicUsize,
 }
 
-static KNOWN: [Place; PLACES] = [const {
-    Place {
-        version: AtomicUsize::new(0),
-        ino: AtomicU64::new(0),
-        capability: AtomicU64::new(0),
-        admission: AtomicUsize::new(0),
-    }
-}; PLACES];
+pub(crate) struct KernelDirs([Place; PLACES]);
 
 impl Place {
     fn of(ino: Ino) -> &'static Self {
-        &KNOWN[ino.0 as usize % PLACES]
+        &KernelDirs::here().0[ino.0 as usize % PLACES]
     }
 
     fn get(&self, ino: Ino) -> Option<Capability> {

@@ -12,11 +12,7 @@
 //! They would fault on that page, and what the stack has left of the program's pointers would keep
 //! its memory in use.
 
-use core::hint;
-use core::sync::atomic::{
-    AtomicU32, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
 
 use crate::abi::{
@@ -24,18 +20,14 @@ use crate::abi::{
     is_error, nr,
 };
 use crate::fleet::Client;
-use crate::state::FILTERED;
+use crate::slow_lock::{AWAITED, SlowLock, TAKEN};
+use crate::state::is_filtered;
 use crate::stub;
 
 const STACK: usize = 256 << 10;
-/// About two microseconds.
-const TRIES: usize = 60;
 /// How often a thread that waits yields before it sleeps, and for how long.
 const YIELDS: usize = 64;
 const PAUSE_NANOS: u64 = 50_000;
-/// `FUTEX_WAIT_PRIVATE`, `FUTEX_WAKE_PRIVATE`.
-const WAIT: usize = 128;
-const WAKE: usize = 129;
 /// The text of a file in `/proc` that is read at once, or the longest line.
 pub(crate) const TEXT: usize = 16 << 10;
 /// The longest path, with its final zero.
@@ -56,13 +48,8 @@ struct Place {
     room: Room,
 }
 
-const FREE: u32 = 0;
-const TAKEN: u32 = 1;
-/// Taken, and threads may sleep until it is free.
-const AWAITED: u32 = 2;
-static STATE: AtomicU32 = AtomicU32::new(FREE);
 /// The address of the [`Place`], which is never unmapped. 0 before it is mapped.
-static PLACE: AtomicUsize = AtomicUsize::new(0);
+pub(crate) struct Mapped(AtomicUsize);
 
 core::arch::global_asm!(
     r#"
@@ -111,34 +98,24 @@ pub(crate) fn with_after_wait<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R>
 
 fn taken_as<R>(state: u32, work: impl FnOnce(&mut Room) -> R) -> Option<R> {
     undisturbed(|| {
-        if !take(state) {
+        if !SlowLock::here().take(state) {
             return None;
         }
         let result = place().map(|place| on_stack(place, work));
-        if STATE.swap(FREE, Release) == AWAITED {
-            // SAFETY: it wakes threads that sleep at this word.
-            unsafe { stub::call(nr::FUTEX, [STATE.as_ptr() as usize, WAKE, 1]) };
-        }
+        SlowLock::here().release();
         result
     })?
 }
 
 /// Sleeps until the lock may be free, for `at_most`. Signals are handled meanwhile.
 pub(crate) fn await_free(at_most: Duration) {
-    if STATE.compare_exchange(TAKEN, AWAITED, Relaxed, Relaxed) == Err(FREE) {
-        return;
-    }
-    // `struct timespec`
-    let limit = [at_most.as_secs(), u64::from(at_most.subsec_nanos())];
-    let args = [STATE.as_ptr() as usize, WAIT, AWAITED as usize, limit.as_ptr() as usize];
-    // SAFETY: the kernel compares the word, and reads `limit`.
-    unsafe { stub::call(nr::FUTEX, args) };
+    SlowLock::here().await_free(at_most);
 }
 
 /// Runs `work` with all signals blocked, on the program's stack. None under a filter that forbids
 /// that.
 pub(crate) fn undisturbed<R>(work: impl FnOnce() -> R) -> Option<R> {
-    if FILTERED.get() {
+    if is_filtered() {
         return None;
     }
     let all = u64::MAX;
@@ -152,18 +129,6 @@ pub(crate) fn undisturbed<R>(work: impl FnOnce() -> R) -> Option<R> {
 fn set_mask(new: usize, old: usize) {
     // SAFETY: callers pass the addresses of masks that live.
     unsafe { stub::call(nr::RT_SIGPROCMASK, [SIG_SETMASK, new, old, SET_SIZE]) };
-}
-
-fn take(state: u32) -> bool {
-    for _ in 0..TRIES {
-        if STATE.load(Relaxed) == FREE
-            && STATE.compare_exchange(FREE, state, Acquire, Relaxed).is_ok()
-        {
-            return true;
-        }
-        hint::spin_loop();
-    }
-    false
 }
 
 /// Lets another thread go on, also one of a lower priority.
@@ -187,7 +152,7 @@ struct Job<F, R> {
 
 /// Called under the lock. None without memory, in a process that has never used the lock.
 fn place() -> Option<*mut Place> {
-    let mapped = match PLACE.load(Relaxed) {
+    let mapped = match Mapped::here().0.load(Relaxed) {
         0 => map_place()?,
         mapped => mapped,
     };
@@ -206,7 +171,7 @@ fn map_place() -> Option<usize> {
     let mapped = mapped as usize;
     // SAFETY: the page is the lowest of our stack, and nothing is there.
     unsafe { stub::call(nr::MPROTECT, [mapped, PAGE, PROT_NONE]) };
-    PLACE.store(mapped, Relaxed);
+    Mapped::here().0.store(mapped, Relaxed);
     Some(mapped)
 }
 
@@ -228,11 +193,6 @@ extern "C" fn run<R, F: FnOnce(&mut Room) -> R>(job: *mut u8) {
     // the reference.
     let room = unsafe { &mut (*job.place).room };
     job.result = job.work.take().map(|work| work(room));
-}
-
-/// In a child of `fork`. Returns whether another thread of the parent held it.
-pub(crate) fn after_fork() -> bool {
-    STATE.swap(FREE, Relaxed) != FREE
 }
 
 #[cfg(test)]

@@ -13,15 +13,15 @@ use crate::fleet::{self, Found};
 use crate::state::is_child;
 use crate::stub;
 
-use super::admission::{self, Phase};
 use super::cwd::{self, Directory};
 use super::facts::{self, Admission};
 use super::files::{self, Opening};
 use super::lock::Room;
 use super::name::Name;
 use super::request::{Named, Request, Want};
+use super::survey::{self, Phase};
 use super::why::{self, Why};
-use super::{answer, choice, clock, kernel_dirs, memory, statfs, watchers, xattrs};
+use super::{admission, answer, choice, clock, kernel_dirs, memory, statfs, watchers, xattrs};
 
 /// Errors that paths have. For others the kernel is asked. A name that is too long is one of them,
 /// because the kernel first looks whether its directory may be searched and still has a name.
@@ -44,7 +44,7 @@ pub(crate) fn on_call(call: &SystemCall, opens: bool) -> Verdict {
             if let Some(failed) = files::before_kernel(call) {
                 return failed;
             }
-            let made = choice::OPENS.through_kernel(|| make_waiting(call));
+            let made = choice::opens().through_kernel(|| make_waiting(call));
             return unserved(call, Verdict::Made(made), opens);
         }
         Err(Why::FirstUse) => {
@@ -52,7 +52,7 @@ pub(crate) fn on_call(call: &SystemCall, opens: bool) -> Verdict {
             if let Some(failed) = files::before_kernel(call) {
                 return failed;
             }
-            return Verdict::Made(choice::ATTRIBUTES.through_kernel(|| make(call)));
+            return Verdict::Made(choice::attributes().through_kernel(|| make(call)));
         }
         Err(why) => why::count(why),
     }
@@ -111,7 +111,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
         Some(found) => found,
         None => {
             let begins_here = files::begins_here(request.named.descriptor, path);
-            if is_fresh && !begins_here && choice::ATTRIBUTES.is_kernels(path) {
+            if is_fresh && !begins_here && choice::attributes().is_kernels(path) {
                 return Err(Why::FirstUse);
             }
             let is_chosen = is_fresh || begins_here;
@@ -136,14 +136,14 @@ fn make(call: &SystemCall) -> isize {
 #[cold]
 #[inline(never)]
 pub(super) fn not_admitted(call: &SystemCall, named: impl FnOnce() -> Option<Named>) -> Verdict {
-    let phase = admission::phase();
+    let phase = survey::phase();
     why::count(if phase == Phase::Never { Why::Never } else { Why::NotAdmitted });
     match phase {
         Phase::Never => {}
         Phase::Young => {
             let begun = clock::cycles();
             let result = make(call);
-            if admission::count_young(clock::cycles().wrapping_sub(begun))
+            if survey::count_young(clock::cycles().wrapping_sub(begun))
                 && let Some(named) = named()
             {
                 admission::examine(named);
@@ -155,14 +155,14 @@ pub(super) fn not_admitted(call: &SystemCall, named: impl FnOnce() -> Option<Nam
             if let Some(Named { path, descriptor }) = named()
                 && name.copy(path).is_ok()
             {
-                let Some(purse) = admission::purse_of(name.bytes()) else {
-                    if admission::count_young(0) {
+                let Some(purse) = survey::purse_of(name.bytes()) else {
+                    if survey::count_young(0) {
                         admission::examine(Named { path, descriptor });
                     }
                     return Verdict::Pass;
                 };
                 let begun = clock::cycles();
-                let result = choice::ATTRIBUTES.through_kernel(|| make(call));
+                let result = choice::attributes().through_kernel(|| make(call));
                 let cost = clock::cycles().wrapping_sub(begun);
                 admission::pay((name.bytes(), descriptor), purse, cost);
                 return Verdict::Made(result);
@@ -220,11 +220,11 @@ fn walk(
         if let Some(known) = fleet::known(path, start, follow_last) {
             return Ok(known);
         }
-        if !is_fleets && choice::ATTRIBUTES.is_kernels(path) {
+        if !is_fleets && choice::attributes().is_kernels(path) {
             return Err(Why::FirstUse);
         }
         let stat = || fleet::stat(&mut room.client, path, start, follow_last);
-        match choice::ATTRIBUTES.through_fleet(stat, |(_, asked)| *asked).0 {
+        match choice::attributes().through_fleet(stat, |(_, asked)| *asked).0 {
             Found::Is((_, attr)) => Ok(Ok(attr)),
             Found::Fails(errno) => Ok(Err(errno)),
             Found::Kernel => Err(Why::Kernel),

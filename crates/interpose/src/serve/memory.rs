@@ -42,16 +42,21 @@ const STRING_MAX: usize = 4096;
 
 struct Table([AtomicU64; PAGES]);
 
-static READABLE: Table = Table([const { AtomicU64::new(0) }; PAGES]);
-static WRITABLE: Table = Table([const { AtomicU64::new(0) }; PAGES]);
+/// The pages that are remembered.
+pub(crate) struct KnownPages {
+    readable: Table,
+    writable: Table,
+}
 
-/// Calls that may take pages away: begun and ended.
-static BEGUN: AtomicU64 = AtomicU64::new(0);
-static ENDED: AtomicU64 = AtomicU64::new(0);
+/// Calls that may take pages away.
+pub(crate) struct Removals {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
 
 impl Table {
     fn has(&self, page: usize) -> bool {
-        self.0[page % PAGES].load(Acquire) == entry(page, BEGUN.load(Acquire))
+        self.0[page % PAGES].load(Acquire) == entry(page, Removals::here().begun.load(Acquire))
     }
 
     /// Probes the page, and remembers it if it is good.
@@ -59,10 +64,10 @@ impl Table {
         if self.has(page) {
             return true;
         }
-        let begun = BEGUN.load(Acquire);
-        let quiet = ENDED.load(Acquire) == begun;
+        let begun = Removals::here().begun.load(Acquire);
+        let quiet = Removals::here().ended.load(Acquire) == begun;
         let good = is_good();
-        if good && quiet && BEGUN.load(Acquire) == begun {
+        if good && quiet && Removals::here().begun.load(Acquire) == begun {
             self.0[page % PAGES].store(entry(page, begun), Release);
         }
         good
@@ -87,7 +92,7 @@ pub(crate) fn change(call: &SystemCall) -> Option<isize> {
     begin();
     // SAFETY: the program makes this call.
     let result = unsafe { stub::call(call.number, call.args) };
-    ENDED.fetch_add(1, AcqRel);
+    Removals::here().ended.fetch_add(1, AcqRel);
     Some(result)
 }
 
@@ -112,7 +117,8 @@ fn takes_away(call: &SystemCall) -> bool {
 /// Whether the page of `address` can be read.
 pub(crate) fn is_readable(address: usize) -> bool {
     let word = address & !(size_of::<u64>() - 1);
-    is_user(address) && READABLE.probe(address / PAGE, || probe::word(word).is_some())
+    is_user(address)
+        && KnownPages::here().readable.probe(address / PAGE, || probe::word(word).is_some())
 }
 
 /// Whether a range can be the program's at all.
@@ -156,14 +162,14 @@ pub(crate) fn are_readable(address: usize, length: usize) -> bool {
 /// Pages behind the end of a file that is mapped have been taken away.
 pub(crate) fn note_truncated() {
     begin();
-    ENDED.fetch_add(1, AcqRel);
+    Removals::here().ended.fetch_add(1, AcqRel);
 }
 
 fn begin() {
-    let begun = BEGUN.fetch_add(1, AcqRel) + 1;
+    let begun = Removals::here().begun.fetch_add(1, AcqRel) + 1;
     if begun.is_multiple_of(EMPTY_AFTER) {
-        READABLE.clear();
-        WRITABLE.clear();
+        KnownPages::here().readable.clear();
+        KnownPages::here().writable.clear();
     }
 }
 
@@ -178,7 +184,7 @@ pub(crate) fn is_writable(address: usize, length: usize) -> bool {
     }
     let mut at = address;
     loop {
-        if !WRITABLE.probe(at / PAGE, || byte_writable(at)) {
+        if !KnownPages::here().writable.probe(at / PAGE, || byte_writable(at)) {
             return false;
         }
         at = (at / PAGE + 1) * PAGE;
@@ -198,13 +204,15 @@ fn byte_writable(address: usize) -> bool {
     unsafe { stub::call(nr::RT_SIGPENDING, [address, 1]) != -EFAULT }
 }
 
-/// In a child of `fork`: a thread of the parent may have been in such a call.
-///
-/// What is remembered counts no more, as after such a call. The tables stay as they are, because a
-/// store there would copy a page.
-pub(crate) fn after_fork() {
-    begin();
-    ENDED.store(BEGUN.load(Relaxed), Relaxed);
+impl Removals {
+    /// In a child of `fork`: a thread of the parent may have been in such a call.
+    ///
+    /// What is remembered counts no more, as after such a call. The tables stay as they are,
+    /// because a store there would copy a page.
+    pub(crate) fn begin_again(&self) {
+        begin();
+        self.ended.store(self.begun.load(Relaxed), Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -236,18 +244,18 @@ mod tests {
 
     #[test]
     fn a_page_is_remembered_until_a_change() {
-        static TABLE: Table = Table([const { AtomicU64::new(0) }; PAGES]);
-        assert!(!TABLE.probe(7, || false) && !TABLE.has(7));
-        assert!(TABLE.probe(7, || true) && TABLE.has(7));
-        assert!(TABLE.probe(7, || panic!("it is remembered")));
-        assert!(!TABLE.has(7 + PAGES));
-        BEGUN.fetch_add(1, Relaxed);
-        assert!(!TABLE.has(7));
-        assert!(TABLE.probe(7, || true) && !TABLE.has(7), "a change is under way");
-        ENDED.fetch_add(1, Relaxed);
-        let changed = || BEGUN.fetch_add(1, Relaxed) > 0;
-        assert!(TABLE.probe(7, changed) && !TABLE.has(7), "changed while it was probed");
-        ENDED.fetch_add(1, Relaxed);
-        assert!(TABLE.probe(7, || true) && TABLE.has(7));
+        let table = Table([const { AtomicU64::new(0) }; PAGES]);
+        assert!(!table.probe(7, || false) && !table.has(7));
+        assert!(table.probe(7, || true) && table.has(7));
+        assert!(table.probe(7, || panic!("it is remembered")));
+        assert!(!table.has(7 + PAGES));
+        Removals::here().begun.fetch_add(1, Relaxed);
+        assert!(!table.has(7));
+        assert!(table.probe(7, || true) && !table.has(7), "a change is under way");
+        Removals::here().ended.fetch_add(1, Relaxed);
+        let changed = || Removals::here().begun.fetch_add(1, Relaxed) > 0;
+        assert!(table.probe(7, changed) && !table.has(7), "changed while it was probed");
+        Removals::here().ended.fetch_add(1, Relaxed);
+        assert!(table.probe(7, || true) && table.has(7));
     }
 }

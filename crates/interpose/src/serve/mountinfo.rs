@@ -49,14 +49,6 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) const NONE: Self = Self {
-        read_only: ReadOnly::No,
-        no_exec: false,
-        sync: false,
-        rules: Rules::empty(),
-        shown: 0,
-    };
-
     pub(crate) fn of(mount: &Mount<'_>) -> Self {
         Self {
             read_only: mount.read_only(),

@@ -83,6 +83,7 @@ pub(crate) struct Prefix {
 }
 
 impl Prefix {
+    #[cfg(test)]
     pub(crate) const fn new() -> Self {
         Self { words: [const { AtomicU64::new(0) }; PREFIX / WORD], length: AtomicUsize::new(0) }
     }

@@ -22,7 +22,8 @@ const MASK: u64 = 0o777;
 const KNOWN: u64 = 1 << 9;
 const VERSION: u64 = 1 << 10;
 
-static WORD: AtomicU64 = AtomicU64::new(0);
+/// See the head of this file.
+pub(crate) struct Umask(AtomicU64);
 
 /// `umask`.
 pub(super) fn change(call: &SystemCall) -> isize {
@@ -30,7 +31,7 @@ pub(super) fn change(call: &SystemCall) -> isize {
     // SAFETY: the program makes this call.
     let result = unsafe { stub::call(call.number, call.args) };
     let now = (begun + VERSION) | KNOWN | call.args[0] as u64 & MASK;
-    if WORD.compare_exchange(begun, now, AcqRel, Acquire).is_err() {
+    if Umask::here().0.compare_exchange(begun, now, AcqRel, Acquire).is_err() {
         next_version();
     }
     result
@@ -39,8 +40,8 @@ pub(super) fn change(call: &SystemCall) -> isize {
 /// Forgets the mask. Returns the word, which no other thread has seen.
 fn next_version() -> u64 {
     let next = |word: u64| (word & !(VERSION - 1)).wrapping_add(VERSION);
-    let mut word = WORD.load(Acquire);
-    while let Err(now) = WORD.compare_exchange_weak(word, next(word), AcqRel, Acquire) {
+    let mut word = Umask::here().0.load(Acquire);
+    while let Err(now) = Umask::here().0.compare_exchange_weak(word, next(word), AcqRel, Acquire) {
         word = now;
     }
     next(word)
@@ -48,14 +49,14 @@ fn next_version() -> u64 {
 
 /// The mask. Called under the lock.
 pub(super) fn get(room: &mut Room) -> Option<u16> {
-    let word = WORD.load(Acquire);
+    let word = Umask::here().0.load(Acquire);
     if word & KNOWN != 0 {
         return Some((word & MASK) as u16);
     }
     let status = proc::whole(c"/proc/thread-self/status", &mut room.text)?;
     let mask = parse(status)?;
     // If it fails, the mask is that of a moment of this call, as in the kernel.
-    let _kept = WORD.compare_exchange(word, word | KNOWN | mask, AcqRel, Acquire);
+    let _kept = Umask::here().0.compare_exchange(word, word | KNOWN | mask, AcqRel, Acquire);
     Some(mask as u16)
 }
 
@@ -83,11 +84,15 @@ mod tests {
     fn a_change_is_known_and_forgets_what_was_read_before() {
         let set = |mask| SystemCall { number: nr::UMASK, args: [mask; 6], return_address: 0 };
         let before = change(&set(0o27));
-        assert_eq!(WORD.load(Acquire) & (KNOWN | MASK), KNOWN | 0o27);
-        let read = WORD.load(Acquire);
+        assert_eq!(Umask::here().0.load(Acquire) & (KNOWN | MASK), KNOWN | 0o27);
+        let read = Umask::here().0.load(Acquire);
         assert_eq!(change(&set(0o1022)), 0o27);
-        assert_eq!(WORD.load(Acquire) & (KNOWN | MASK), KNOWN | 0o22, "bits above are no mask");
-        assert!(WORD.compare_exchange(read, read, AcqRel, Acquire).is_err());
+        assert_eq!(
+            Umask::here().0.load(Acquire) & (KNOWN | MASK),
+            KNOWN | 0o22,
+            "bits above are no mask"
+        );
+        assert!(Umask::here().0.compare_exchange(read, read, AcqRel, Acquire).is_err());
         assert_eq!(change(&set(before as usize)), 0o22);
     }
 }

@@ -4,12 +4,13 @@ use crate::abi::{
     CLONE_FILES, CLONE_FS, CLONE_NEWPID, CLONE_THREAD, CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP, nr,
 };
 use crate::call::{SystemCall, Verdict};
-use crate::state::{THREADS, is_child};
+use crate::state::{has_threads, is_child};
 use crate::stub;
 use crate::syscalls::Class;
 
 use super::admission;
 use super::descriptors;
+use super::survey::{self, Phase, Survey};
 use super::why::{self, Refusal};
 use super::{changes, clock, cwd, files, memory, umask, watching};
 
@@ -103,14 +104,14 @@ fn is_file(descriptor: usize) -> bool {
 fn change_rights() {
     // Others do not depend on them.
     let of_rights = [Refusal::Ids, Refusal::Capabilities, Refusal::Groups];
-    if admission::phase() == admission::Phase::Never && !of_rights.contains(&why::refusal()) {
+    if survey::phase() == Phase::Never && !of_rights.contains(&why::refusal()) {
         return;
     }
-    if THREADS.get() {
+    if has_threads() {
         admission::never(Refusal::Credentials, false);
     } else {
         admission::end();
-        admission::begin_again();
+        Survey::here().be_young();
     }
 }
 

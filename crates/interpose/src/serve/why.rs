@@ -6,7 +6,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use crate::state::COUNTED;
+use crate::state::is_counted;
 
 macro_rules! reasons {
     ($(#[$doc:meta])* $name:ident { $($variant:ident: $text:literal,)* }) => {
@@ -89,55 +89,59 @@ reasons! {
 /// Numbers of calls from here on are not counted.
 const NUMBERS: usize = 512;
 
-static PASSED: [AtomicU64; Why::ALL.len()] = [const { AtomicU64::new(0) }; Why::ALL.len()];
+/// Why the kernel makes calls, and why the process serves nothing.
+pub(crate) struct Reasons {
+    passed: [AtomicU64; Why::ALL.len()],
+    refusal: AtomicU8,
+    fleet_text: AtomicPtr<u8>,
+    fleet_text_length: AtomicUsize,
+}
+
 /// Calls because of which the kernel took files over, by number.
-static HANDOVERS: [AtomicU64; NUMBERS] = [const { AtomicU64::new(0) }; NUMBERS];
-static REFUSAL: AtomicU8 = AtomicU8::new(Refusal::None as u8);
-static FLEET_TEXT: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
-static FLEET_TEXT_LENGTH: AtomicUsize = AtomicUsize::new(0);
+pub(crate) struct Handovers([AtomicU64; NUMBERS]);
 
 /// One more call that goes to the kernel.
 pub(crate) fn count(why: Why) {
-    PASSED[why as usize].fetch_add(1, Relaxed);
+    Reasons::here().passed[why as usize].fetch_add(1, Relaxed);
 }
 
 pub(crate) fn passed(why: Why) -> u64 {
-    PASSED[why as usize].load(Relaxed)
+    Reasons::here().passed[why as usize].load(Relaxed)
 }
 
 /// The kernel takes a file over because of a call with this number.
 pub(crate) fn count_handover(number: usize) {
-    if let Some(count) = HANDOVERS.get(number).filter(|_| COUNTED.get()) {
+    if let Some(count) = Handovers::here().0.get(number).filter(|_| is_counted()) {
         count.fetch_add(1, Relaxed);
     }
 }
 
 /// How many times, for each number.
 pub(crate) fn handovers() -> impl Iterator<Item = (usize, u64)> {
-    let counts = HANDOVERS.iter().map(|count| count.load(Relaxed)).enumerate();
+    let counts = Handovers::here().0.iter().map(|count| count.load(Relaxed)).enumerate();
     counts.filter(|(_, count)| *count > 0)
 }
 
 /// The last refusal is the one that is reported.
 pub(crate) fn set_refusal(refusal: Refusal) {
-    REFUSAL.store(refusal as u8, Relaxed);
+    Reasons::here().refusal.store(refusal as u8, Relaxed);
 }
 
 pub(crate) fn refusal() -> Refusal {
-    let raw = REFUSAL.load(Relaxed);
+    let raw = Reasons::here().refusal.load(Relaxed);
     Refusal::ALL.get(usize::from(raw)).copied().unwrap_or(Refusal::None)
 }
 
 /// What the fleet's refusal says. Called under the lock.
 pub(crate) fn set_fleet_text(text: &'static str) {
-    FLEET_TEXT_LENGTH.store(0, Relaxed);
-    FLEET_TEXT.store(text.as_ptr().cast_mut(), Release);
-    FLEET_TEXT_LENGTH.store(text.len(), Release);
+    Reasons::here().fleet_text_length.store(0, Relaxed);
+    Reasons::here().fleet_text.store(text.as_ptr().cast_mut(), Release);
+    Reasons::here().fleet_text_length.store(text.len(), Release);
 }
 
 pub(crate) fn fleet_text() -> &'static str {
-    let length = FLEET_TEXT_LENGTH.load(Acquire);
-    let text = FLEET_TEXT.load(Acquire);
+    let length = Reasons::here().fleet_text_length.load(Acquire);
+    let text = Reasons::here().fleet_text.load(Acquire);
     if length == 0 || text.is_null() {
         return "";
     }
@@ -147,15 +151,19 @@ pub(crate) fn fleet_text() -> &'static str {
     core::str::from_utf8(bytes).unwrap_or("")
 }
 
-/// A child of `fork` counts its own calls.
-pub(crate) fn reset() {
-    set_refusal(Refusal::None);
-    for count in &PASSED {
-        count.store(0, Relaxed);
+impl Reasons {
+    /// A child of `fork` counts its own calls.
+    pub(crate) fn begin_again(&self) {
+        set_refusal(Refusal::None);
+        self.passed.iter().for_each(|count| count.store(0, Relaxed));
     }
-    if COUNTED.get() {
-        for count in &HANDOVERS {
-            count.store(0, Relaxed);
+}
+
+impl Handovers {
+    /// A child of `fork` counts its own calls.
+    pub(crate) fn begin_again(&self) {
+        if is_counted() {
+            self.0.iter().for_each(|count| count.store(0, Relaxed));
         }
     }
 }

@@ -27,15 +27,16 @@ use crate::call::{SystemCall, Verdict};
 use crate::fleet::names::Place;
 use crate::fleet::written::{self as fleet, WrittenFile};
 use crate::fleet::{self as client, Client, Found, watches};
-use crate::state::{FILTERED, THREADS};
+use crate::state::{Counts, has_threads, is_filtered};
 use crate::stub;
 use crate::syscalls::{Arguments, Names, Numbers, OnFile};
 
-use super::super::admission::{self, Phase};
+use super::super::admission;
 use super::super::facts::{self, Admission};
 use super::super::kernel::{BASIC_STATS, MNT_ID, Statx};
 use super::super::lock::{self, Room};
 use super::super::request::{Request, Want};
+use super::super::survey::{self, Phase};
 use super::super::why::Why;
 use super::super::{clock, memory, proc};
 use super::pending::{self, Made};
@@ -65,12 +66,10 @@ const NUMBERS_MAX: usize = 16;
 const FAILURES_MAX: u64 = 4;
 const SET_IDS: u16 = 0o6000;
 
-static ADOPTED: AtomicU64 = AtomicU64::new(0);
-static FAILED: AtomicU64 = AtomicU64::new(0);
-
-/// How many files were adopted.
-pub(crate) fn adopted() -> u64 {
-    ADOPTED.load(Relaxed)
+/// How well adoption works.
+pub(crate) struct Adoption {
+    /// Files for which no lease was granted.
+    failed: AtomicU64,
 }
 
 /// An open that was not served. What the kernel opens may be served later.
@@ -95,8 +94,8 @@ pub(in super::super) fn open(call: &SystemCall, verdict: Verdict) -> Verdict {
 }
 
 fn is_wanted(call: &SystemCall) -> bool {
-    let is_late = || FILTERED.get() || pending::is_stopped() || score::is_stopped();
-    let is_refused = || !facts::is_any_current() && admission::phase() == Phase::Never;
+    let is_late = || is_filtered() || pending::is_stopped() || score::is_stopped();
+    let is_refused = || !facts::is_any_current() && survey::phase() == Phase::Never;
     match Request::decode(call).map(|request| request.want) {
         Ok(Want::Open { flags, .. }) => {
             create::access(flags).is_some() && !is_late() && !is_refused()
@@ -177,7 +176,7 @@ fn keeps(call: &SystemCall) -> bool {
 /// A call on one of the files.
 fn on_file(call: &SystemCall, may_wait: bool, number: usize) -> Option<Verdict> {
     if pending::cost(number) >= ADOPT_AFTER
-        && (THREADS.get() || pending::is_quiet(number))
+        && (has_threads() || pending::is_quiet(number))
         && let Some(admission) = facts::current()
         && adopt(number, &admission)
     {
@@ -225,7 +224,7 @@ fn adopt(number: usize, admission: &Admission) -> bool {
         numbers.into_iter().for_each(pending::thaw);
         Ok(table::find(number).is_some())
     });
-    if FAILED.load(Relaxed) >= FAILURES_MAX {
+    if Adoption::here().failed.load(Relaxed) >= FAILURES_MAX {
         pending::stop();
     }
     adopted.unwrap_or(false)
@@ -291,7 +290,7 @@ fn exchange(numbers: &[usize], admission: &Admission, room: &mut Room) -> Option
         let Candidate { number, node, access, flags, closes_on_exec } = candidate;
         let file = alone(&mut room.client, node, access, first, turns);
         if fleet::is_ours(file.guard) {
-            ADOPTED.fetch_add(1, Relaxed);
+            Counts::here().adopted.fetch_add(1, Relaxed);
         } else {
             // Nor will the others be.
             turns = 1;
@@ -303,7 +302,7 @@ fn exchange(numbers: &[usize], admission: &Admission, room: &mut Room) -> Option
         let opening = table::Opening { base, path, start, flags, closes_on_exec, epoch, offset };
         table::add(number, &Object::Written(file), &opening);
     }
-    FAILED.fetch_add(lent.len().min(1) as u64, Relaxed);
+    Adoption::here().failed.fetch_add(lent.len().min(1) as u64, Relaxed);
     for file in lent.into_iter().filter_map(table::find) {
         // What fails is tried again by the next call.
         let _handed_over = hand_over(&file, room);

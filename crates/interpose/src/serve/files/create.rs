@@ -29,7 +29,7 @@ const PERMISSIONS: u32 = 0o7777;
 const RLIMIT_FSIZE: usize = 1;
 
 /// Whether the process may write files of any length.
-static ANY_LENGTH: AtomicU8 = AtomicU8::new(UNKNOWN);
+pub(crate) struct AnyLength(AtomicU8);
 const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
 const NO: u8 = 2;
@@ -38,18 +38,18 @@ const NO: u8 = 2;
 /// lock is taken in any case, because its holder may be about to make a file of ours, for which the
 /// kernel would end the program.
 pub(in super::super) fn before_limits() {
-    ANY_LENGTH.store(NO, SeqCst);
+    AnyLength::here().0.store(NO, SeqCst);
     handover::those(table::Served::is_written);
 }
 
 pub(super) fn may_write_any_length() -> bool {
-    if ANY_LENGTH.load(SeqCst) == UNKNOWN {
+    if AnyLength::here().0.load(SeqCst) == UNKNOWN {
         let is_free = descriptors::limit(RLIMIT_FSIZE) == Some(u64::MAX);
         let found = if is_free { YES } else { NO };
         // If it fails, the program has just set the limit.
-        let _found = ANY_LENGTH.compare_exchange(UNKNOWN, found, SeqCst, SeqCst);
+        let _found = AnyLength::here().0.compare_exchange(UNKNOWN, found, SeqCst, SeqCst);
     }
-    ANY_LENGTH.load(SeqCst) == YES
+    AnyLength::here().0.load(SeqCst) == YES
 }
 
 /// Opens a file. Its answer is the program's.

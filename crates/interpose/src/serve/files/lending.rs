@@ -22,7 +22,7 @@ use warren_base::Errno;
 
 use crate::abi::{CLONE_FILES, CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP, nr};
 use crate::call::{SystemCall, Verdict};
-use crate::state::{self, THREADS, is_child};
+use crate::state::{self, has_threads, is_child};
 use crate::stub;
 use crate::syscalls::{Class, OnFile};
 
@@ -42,7 +42,7 @@ const FILES_MAX: usize = 128;
 pub(super) fn before_child(call: &SystemCall, flags: usize) {
     let shares = flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK;
     let may_stay = |file: &Served| file.closes_on_exec() && !file.is_directory();
-    if shares && !THREADS.get() {
+    if shares && !has_threads() {
         handover::those_before(call, |file| !may_stay(file));
         let left = table::among(0, usize::MAX).count();
         if left == 0 || left <= FILES_MAX && ready() {
@@ -61,7 +61,7 @@ pub(super) fn before_child(call: &SystemCall, flags: usize) {
 /// of files that stay.
 pub(in super::super) fn begin_child(flags: usize) -> bool {
     let shares = flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK;
-    let has_copy = flags & CLONE_FILES == 0 && (!shares || THREADS.get());
+    let has_copy = flags & CLONE_FILES == 0 && (!shares || has_threads());
     if !has_copy || is_child() {
         return false;
     }
@@ -90,7 +90,7 @@ pub(in super::super) fn in_child(call: &SystemCall) -> Option<Verdict> {
         why::count_handover(call.number);
         // The kernel was to have all files of a process with threads. What it could not have then
         // it cannot have now, and other threads use the table meanwhile.
-        let lent = if THREADS.get() { None } else { undisturbed(|| lend(&file)) };
+        let lent = if has_threads() { None } else { undisturbed(|| lend(&file)) };
         if let Err(errno) = lent.unwrap_or(Err(-EIO))
             && is_named
         {

@@ -191,7 +191,7 @@ fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
     admission::under_lock(admission, |room| {
         let is_fleets =
             opening.flags & O_DIRECTORY != 0 || begins_here(opening.descriptor, opening.path);
-        if !is_fleets && choice::OPENS.is_kernels(opening.walked) {
+        if !is_fleets && choice::opens().is_kernels(opening.walked) {
             return Err(Why::FirstUse);
         }
         let _held = placeholder::ready(admission.facts).ok_or(Why::Kernel)?;
@@ -212,7 +212,7 @@ fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
             Found::Fails(errno) => missing(errno, admission),
             Found::Kernel => Err(Why::Kernel),
         };
-        choice::OPENS.through_fleet(asked, |_| true)
+        choice::opens().through_fleet(asked, |_| true)
     })
 }
 

@@ -5,7 +5,7 @@
 //! one, or that are not known to do neither.
 //!
 //! The next open must get the lowest number that is free. A number was the lowest when it was given
-//! out. It is parked only if no lower one can have become free since: that is what [`EPOCH`]
+//! out. It is parked only if no lower one can have become free since, which [`Parked::epoch`]
 //! counts. Of a process with threads no number is parked, because another thread may be in a call.
 
 use core::sync::atomic::{
@@ -15,7 +15,7 @@ use core::sync::atomic::{
 
 use crate::abi::nr;
 use crate::call::SystemCall;
-use crate::state::THREADS;
+use crate::state::has_threads;
 use crate::stub;
 use crate::syscalls::Numbers;
 
@@ -24,10 +24,13 @@ use super::{arguments, placeholder};
 
 const F_DUPFD: usize = 0;
 
-/// The number, whether it closes on exec, and a bit that is always set. 0: none.
-static PARKED: AtomicUsize = AtomicUsize::new(0);
-/// How many calls may have made numbers free.
-static EPOCH: AtomicU64 = AtomicU64::new(0);
+/// See the head of this file.
+pub(crate) struct Parked {
+    /// The number, whether it closes on exec, and a bit that is always set. 0: none.
+    number: AtomicUsize,
+    /// How many calls may have made numbers free.
+    epoch: AtomicU64,
+}
 
 fn pack(number: usize, closes_on_exec: bool) -> usize {
     number << 1 | usize::from(closes_on_exec) | 1 << 32
@@ -39,16 +42,16 @@ fn number_of(packed: usize) -> usize {
 
 #[inline]
 pub(super) fn is_any() -> bool {
-    PARKED.load(Relaxed) != 0
+    Parked::here().number.load(Relaxed) != 0
 }
 
 pub(super) fn epoch() -> u64 {
-    EPOCH.load(Acquire)
+    Parked::here().epoch.load(Acquire)
 }
 
 /// A number for a new file, if one is parked.
 fn take(closes_on_exec: bool) -> Option<usize> {
-    let packed = PARKED.load(Relaxed);
+    let packed = Parked::here().number.load(Relaxed);
     if packed == 0 {
         return None;
     }
@@ -56,7 +59,7 @@ fn take(closes_on_exec: bool) -> Option<usize> {
         flush();
         return None;
     }
-    PARKED.compare_exchange(packed, 0, AcqRel, Relaxed).ok()?;
+    Parked::here().number.compare_exchange(packed, 0, AcqRel, Relaxed).ok()?;
     Some(number_of(packed))
 }
 
@@ -89,14 +92,18 @@ pub(super) fn reserve_from(lowest: usize, closes_on_exec: bool) -> Option<isize>
 /// The program closes the number, which was given out in this epoch. Returns whether it is parked.
 /// Otherwise the kernel must close it.
 pub(super) fn park(number: usize, epoch: u64, closes_on_exec: bool) -> bool {
-    if THREADS.get() || EPOCH.load(Acquire) != epoch {
+    if has_threads() || Parked::here().epoch.load(Acquire) != epoch {
         return false;
     }
-    let old = PARKED.load(Relaxed);
+    let old = Parked::here().number.load(Relaxed);
     if old != 0 && number_of(old) < number {
         return false;
     }
-    if PARKED.compare_exchange(old, pack(number, closes_on_exec), AcqRel, Relaxed).is_err() {
+    if Parked::here()
+        .number
+        .compare_exchange(old, pack(number, closes_on_exec), AcqRel, Relaxed)
+        .is_err()
+    {
         return false;
     }
     if old != 0 {
@@ -107,7 +114,7 @@ pub(super) fn park(number: usize, epoch: u64, closes_on_exec: bool) -> bool {
 
 /// The kernel closes a number.
 pub(super) fn note_free() {
-    EPOCH.fetch_add(1, AcqRel);
+    Parked::here().epoch.fetch_add(1, AcqRel);
 }
 
 /// The kernel is about to make this call. Returns whether it may wait for long, or show numbers.
@@ -117,7 +124,7 @@ pub(super) fn before(call: &SystemCall) -> bool {
         flush();
         return true;
     }
-    let packed = PARKED.load(Relaxed);
+    let packed = Parked::here().number.load(Relaxed);
     let is_parked = |number| number == number_of(packed);
     if packed != 0 && (call.descriptors().any(is_parked) || arguments::leads_to_descriptors(call)) {
         flush();
@@ -127,7 +134,7 @@ pub(super) fn before(call: &SystemCall) -> bool {
 
 /// Closes the placeholder, if there is one.
 pub(in super::super) fn flush() {
-    let packed = PARKED.swap(0, AcqRel);
+    let packed = Parked::here().number.swap(0, AcqRel);
     if packed != 0 {
         close(packed);
     }

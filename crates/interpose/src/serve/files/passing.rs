@@ -1,11 +1,7 @@
 //! The pair of sockets through which a child of `vfork` passes descriptors to its parent.
 
-use core::sync::atomic::{
-    AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
-};
-
 use crate::abi::{O_CLOEXEC, nr};
+use crate::number::Number;
 use crate::stub;
 
 use super::super::descriptors::{self, OF_LENDING};
@@ -18,28 +14,28 @@ const MSG_PEEK: usize = 2;
 const MSG_DONTWAIT: usize = 0x40;
 const MSG_NOSIGNAL: usize = 0x4000;
 const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
-const NONE: usize = usize::MAX;
+const EBADF: isize = 9;
 /// The length of a `struct cmsghdr` with one descriptor, in bytes.
 const CONTROL_LENGTH: u64 = 20;
 
 /// The parent's, and the child's.
-static SOCKETS: [AtomicUsize; 2] = [const { AtomicUsize::new(NONE) }; 2];
+pub(crate) struct Passing([Number; 2]);
 
 pub(super) fn is_ready() -> bool {
-    SOCKETS[0].load(Acquire) != NONE
+    Passing::here().0[0].get().is_some()
 }
 
 /// Makes the sockets, under the lock.
 pub(super) fn make() -> Option<()> {
     let pair = pair()?;
-    for ((made, at), socket) in pair.into_iter().zip(OF_LENDING).zip(&SOCKETS) {
+    for ((made, at), socket) in pair.into_iter().zip(OF_LENDING).zip(&Passing::here().0) {
         if let Some(moved) = descriptors::move_away(made, at) {
-            socket.store(moved, Release);
+            socket.set(moved);
         }
     }
-    let is_made = SOCKETS.iter().all(|socket| socket.load(Relaxed) != NONE);
+    let is_made = Passing::here().0.iter().all(|socket| socket.get().is_some());
     if !is_made {
-        forget();
+        Passing::here().close();
     }
     is_made.then_some(())
 }
@@ -52,13 +48,13 @@ fn pair() -> Option<[usize; 2]> {
     (made == 0).then(|| pair.map(|number| number as usize))
 }
 
-/// Closes the sockets.
-pub(in super::super) fn forget() {
-    for (socket, at) in SOCKETS.iter().zip(OF_LENDING) {
-        let number = socket.swap(NONE, AcqRel);
-        if number != NONE {
-            descriptors::show(at);
-            stub::close(number);
+impl Passing {
+    pub(crate) fn close(&self) {
+        for (socket, at) in self.0.iter().zip(OF_LENDING) {
+            if let Some(number) = socket.take() {
+                descriptors::show(at);
+                stub::close(number);
+            }
         }
     }
 }
@@ -82,21 +78,20 @@ impl Message {
     }
 
     /// `recvmsg` or `sendmsg`.
-    fn transfer(&mut self, call: usize, socket: &AtomicUsize, flags: usize) -> isize {
+    fn transfer(&mut self, call: usize, socket: &Number, flags: usize) -> isize {
         self.piece[0] = &raw mut self.number as usize;
         self.header[2] = self.piece.as_ptr() as usize;
         self.header[4] = self.control.as_mut_ptr() as usize;
+        let Some(socket) = socket.get() else { return -EBADF };
         // SAFETY: the header leads to fields of this message only.
-        unsafe {
-            stub::call(call, [socket.load(Acquire), self.header.as_mut_ptr() as usize, flags])
-        }
+        unsafe { stub::call(call, [socket, self.header.as_mut_ptr() as usize, flags]) }
     }
 }
 
 /// A descriptor for the parent, and its number there.
 pub(super) fn send(number: usize, descriptor: usize) -> Result<(), isize> {
     let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
-    let sent = Message::new(number, descriptor).transfer(nr::SENDMSG, &SOCKETS[1], flags);
+    let sent = Message::new(number, descriptor).transfer(nr::SENDMSG, &Passing::here().0[1], flags);
     if sent < 0 { Err(sent) } else { Ok(()) }
 }
 
@@ -104,7 +99,7 @@ pub(super) fn send(number: usize, descriptor: usize) -> Result<(), isize> {
 pub(super) fn next() -> Option<usize> {
     let mut message = Message::new(0, 0);
     message.header[5] = 0;
-    let seen = message.transfer(nr::RECVMSG, &SOCKETS[0], MSG_PEEK | MSG_DONTWAIT);
+    let seen = message.transfer(nr::RECVMSG, &Passing::here().0[0], MSG_PEEK | MSG_DONTWAIT);
     (seen > 0).then_some(message.number as usize)
 }
 
@@ -112,7 +107,7 @@ pub(super) fn next() -> Option<usize> {
 pub(super) fn receive() -> Option<usize> {
     let mut message = Message::new(0, 0);
     let flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC;
-    let received = message.transfer(nr::RECVMSG, &SOCKETS[0], flags);
+    let received = message.transfer(nr::RECVMSG, &Passing::here().0[0], flags);
     let came = received > 0 && message.header[5] >= CONTROL_LENGTH as usize;
     came.then_some(message.control[2] as u32 as usize)
 }
@@ -127,8 +122,8 @@ mod tests {
     #[test]
     fn a_descriptor_is_sent_with_its_number() {
         let pair = pair().expect("sockets");
-        for (socket, number) in SOCKETS.iter().zip(pair) {
-            socket.store(number, Release);
+        for (socket, number) in Passing::here().0.iter().zip(pair) {
+            socket.set(number);
         }
         assert_eq!((next(), receive()), (None, None), "nothing was sent");
         let (mut reader, writer) = pipe().expect("a pipe");
@@ -144,7 +139,7 @@ mod tests {
         let mut got = String::new();
         reader.read_to_string(&mut got).expect("a read");
         assert_eq!(got, "sent");
-        forget();
-        assert_eq!(SOCKETS[0].load(Relaxed), NONE);
+        Passing::here().close();
+        assert!(!is_ready());
     }
 }

@@ -20,7 +20,7 @@ use core::sync::atomic::{
 };
 
 use crate::abi::nr;
-use crate::state::THREADS;
+use crate::state::has_threads;
 use crate::stub;
 
 use super::super::descriptors::{F_GETFD, FD_CLOEXEC};
@@ -38,15 +38,20 @@ const CALLS: u64 = !(CALL - 1);
 const COST: u64 = !CALLS & !7;
 const COST_MAX: u64 = COST >> COST_SHIFT;
 
-static FILES: [AtomicU64; DESCRIPTORS] = [const { AtomicU64::new(0) }; DESCRIPTORS];
-/// How many are pending, or about to be.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// No higher number was ever pending.
-static HIGHEST: AtomicUsize = AtomicUsize::new(0);
-/// No more files come in.
-static STOPPED: AtomicBool = AtomicBool::new(false);
-/// How many children were made that have copies of the descriptors.
-static FORKS: AtomicU64 = AtomicU64::new(0);
+/// The words of all numbers.
+pub(crate) struct Words([AtomicU64; DESCRIPTORS]);
+
+/// What is pending.
+pub(crate) struct Pending {
+    /// How many are pending, or about to be.
+    count: AtomicUsize,
+    /// No higher number was ever pending.
+    highest: AtomicUsize,
+    /// No more files come in.
+    is_stopped: AtomicBool,
+    /// How many children were made that have copies of the descriptors.
+    forks: AtomicU64,
+}
 
 /// What a call on a file was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,30 +65,30 @@ pub(super) enum Made {
 
 #[inline]
 pub(in super::super) fn are_any() -> bool {
-    COUNT.load(Relaxed) != 0
+    Pending::here().count.load(Relaxed) != 0
 }
 
 #[inline]
 pub(super) fn is_pending(number: usize) -> bool {
-    FILES.get(number).is_some_and(|file| file.load(Acquire) & PENDING != 0)
+    Words::here().0.get(number).is_some_and(|file| file.load(Acquire) & PENDING != 0)
 }
 
 pub(super) fn is_stopped() -> bool {
-    STOPPED.load(SeqCst)
+    Pending::here().is_stopped.load(SeqCst)
 }
 
 /// To be compared by [`note`].
 pub(super) fn forks() -> u64 {
-    FORKS.load(SeqCst)
+    Pending::here().forks.load(SeqCst)
 }
 
 /// Adds a number that the kernel has given out since `forks` was asked for.
 pub(super) fn note(number: usize, forks: u64) {
-    let Some(file) = FILES.get(number) else { return };
-    HIGHEST.fetch_max(number, SeqCst);
-    COUNT.fetch_add(1, SeqCst);
+    let Some(file) = Words::here().0.get(number) else { return };
+    Pending::here().highest.fetch_max(number, SeqCst);
+    Pending::here().count.fetch_add(1, SeqCst);
     if change(file, |word| word & CALLS | PENDING) & PENDING != 0 {
-        COUNT.fetch_sub(1, SeqCst);
+        Pending::here().count.fetch_sub(1, SeqCst);
     }
     // A child may have been made in between, which has the file as well.
     if is_stopped() || self::forks() != forks {
@@ -106,17 +111,17 @@ fn change(file: &AtomicU64, to: impl Fn(u64) -> u64) -> u64 {
 
 /// The kernel has the file for good.
 pub(super) fn forget(number: usize) {
-    if let Some(file) = FILES.get(number)
+    if let Some(file) = Words::here().0.get(number)
         && change(file, |word| word & CALLS) & PENDING != 0
     {
-        COUNT.fetch_sub(1, SeqCst);
+        Pending::here().count.fetch_sub(1, SeqCst);
     }
 }
 
 /// All that are wanted. Waits for those that are frozen.
 pub(super) fn forget_those(is_wanted: impl Fn(usize) -> bool) {
     if are_any() {
-        (0..=HIGHEST.load(SeqCst))
+        (0..=Pending::here().highest.load(SeqCst))
             .filter(|number| is_pending(*number) && is_wanted(*number))
             .for_each(forget);
     }
@@ -128,7 +133,7 @@ pub(in super::super) fn forget_all() {
 
 /// No file is adopted any more.
 pub(in super::super) fn stop() {
-    STOPPED.store(true, SeqCst);
+    Pending::here().is_stopped.store(true, SeqCst);
     forget_all();
 }
 
@@ -136,8 +141,8 @@ pub(in super::super) fn stop() {
 /// threads it is not known when that is over. `shares_memory`: it is a child of `vfork`, which has
 /// left what closes on exec before this process goes on.
 pub(in super::super) fn before_child(shares_memory: bool) {
-    FORKS.fetch_add(1, SeqCst);
-    match (THREADS.get(), shares_memory) {
+    Pending::here().forks.fetch_add(1, SeqCst);
+    match (has_threads(), shares_memory) {
         (true, _) => stop(),
         (false, true) => forget_those(|number| !closes_on_exec(number)),
         (false, false) => forget_all(),
@@ -150,18 +155,20 @@ fn closes_on_exec(number: usize) -> bool {
     usize::try_from(flags).is_ok_and(|flags| flags & FD_CLOEXEC != 0)
 }
 
-/// In a child of `fork`. Its handler may return into a call that is under way.
-pub(super) fn in_child() {
-    for file in &FILES[..=HIGHEST.load(Relaxed)] {
-        file.fetch_and(CALLS, Relaxed);
+impl Pending {
+    /// In a child of `fork`. Its handler may return into a call that is under way.
+    pub(crate) fn begin_again(&self) {
+        for file in &Words::here().0[..=self.highest.load(Relaxed)] {
+            file.fetch_and(CALLS, Relaxed);
+        }
+        self.count.store(0, Relaxed);
+        self.is_stopped.store(false, Relaxed);
     }
-    COUNT.store(0, Relaxed);
-    STOPPED.store(false, Relaxed);
 }
 
 /// The kernel is about to make a call on the file. False if it is not pending any more.
 pub(super) fn begin(number: usize) -> bool {
-    let file = &FILES[number];
+    let file = &Words::here().0[number];
     let begun = |word| if word & PENDING != 0 { word + CALL } else { word };
     change(file, begun) & PENDING != 0
 }
@@ -178,48 +185,49 @@ pub(super) fn end(number: usize, made: Made) -> u64 {
         (word & !COST | cost << COST_SHIFT | read).wrapping_sub(CALL)
     };
     // Also while it is frozen: who has frozen it may wait for this.
-    let update = FILES[number].fetch_update(SeqCst, Relaxed, |word| Some(ended(word)));
+    let update = Words::here().0[number].fetch_update(SeqCst, Relaxed, |word| Some(ended(word)));
     (update.map_or_else(|word| word, ended) & COST) >> COST_SHIFT
 }
 
 /// What the writes of the file have cost.
 pub(super) fn cost(number: usize) -> u64 {
-    (FILES[number].load(Acquire) & COST) >> COST_SHIFT
+    (Words::here().0[number].load(Acquire) & COST) >> COST_SHIFT
 }
 
 /// The other numbers that are pending.
 pub(super) fn others(number: usize) -> impl Iterator<Item = usize> {
-    (0..=HIGHEST.load(SeqCst)).filter(move |other| *other != number && is_pending(*other))
+    (0..=Pending::here().highest.load(SeqCst))
+        .filter(move |other| *other != number && is_pending(*other))
 }
 
 /// Makes calls that begin wait until [`thaw`] or [`release`], under the lock. False if it is not
 /// pending.
 pub(super) fn freeze(number: usize) -> bool {
-    let word = FILES[number].fetch_or(FROZEN, SeqCst);
+    let word = Words::here().0[number].fetch_or(FROZEN, SeqCst);
     if word & PENDING == 0 {
-        FILES[number].fetch_and(!FROZEN, SeqCst);
+        Words::here().0[number].fetch_and(!FROZEN, SeqCst);
     }
     word & PENDING != 0
 }
 
 /// Whether no call on the number, which is frozen, is under way.
 pub(super) fn is_quiet(number: usize) -> bool {
-    FILES[number].load(SeqCst) & CALLS == 0
+    Words::here().0[number].load(SeqCst) & CALLS == 0
 }
 
 pub(super) fn was_read(number: usize) -> bool {
-    FILES[number].load(SeqCst) & WAS_READ != 0
+    Words::here().0[number].load(SeqCst) & WAS_READ != 0
 }
 
 /// It is decided. The number is not pending any more.
 pub(super) fn thaw(number: usize) {
-    FILES[number].fetch_and(CALLS, SeqCst);
-    COUNT.fetch_sub(1, SeqCst);
+    Words::here().0[number].fetch_and(CALLS, SeqCst);
+    Pending::here().count.fetch_sub(1, SeqCst);
 }
 
 /// It is not decided. It must cost as much again before it is tried again.
 pub(super) fn release(number: usize) {
-    FILES[number].fetch_and(!(FROZEN | COST), SeqCst);
+    Words::here().0[number].fetch_and(!(FROZEN | COST), SeqCst);
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ const FILES: u64 = HELD - 1;
 const NUMBER_SHIFT: u32 = 32;
 
 /// The word, which is another one in the model.
-pub(super) trait Word {
+pub(crate) trait Word {
     fn load(&self) -> u64;
     /// Returns whether it was `from`.
     fn exchange(&self, from: u64, to: u64) -> bool;
@@ -42,10 +42,13 @@ impl Word for AtomicU64 {
     }
 }
 
-pub(super) struct Pin<W>(W);
+pub(crate) struct Pin<W>(W);
 
 /// The pin of this process.
-pub(super) static PIN: Pin<AtomicU64> = Pin(AtomicU64::new(0));
+#[inline]
+pub(super) fn pin() -> &'static Pin<AtomicU64> {
+    Pin::here()
+}
 
 impl<W: Word> Pin<W> {
     #[cfg(test)]
@@ -102,7 +105,7 @@ impl<W: Word> Pin<W> {
 
     /// The lock's holder does not use it any more. In a child of `fork`: of whichever thread of the
     /// parent held it.
-    pub(super) fn release(&self) {
+    pub(crate) fn release(&self) {
         self.change(|word| Some(word & !HELD));
     }
 

@@ -27,7 +27,7 @@ use super::super::descriptors::{self, OF_PIN, OF_PLACEHOLDER, RLIMIT_NOFILE};
 use super::super::facts::{self, Facts};
 use super::super::kernel::{BASIC_STATS, Statx};
 use super::super::proc;
-use super::pin::PIN;
+use super::pin::pin as the_pin;
 
 const F_GETFL: usize = 3;
 const O_PATH: usize = 0o1000_0000;
@@ -36,12 +36,15 @@ const SOCK_STREAM: usize = 1;
 /// In the word of the template: its number plus one, and how many there were before.
 const COUNT_SHIFT: u32 = 32;
 
-/// 0 in the low half: there is none.
-static TEMPLATE: AtomicU64 = AtomicU64::new(0);
-/// The device number of the mount. It is set under the lock, as the next is.
-static DEVICE: AtomicU64 = AtomicU64::new(0);
-/// The admission for which the mount was pinned.
-static ADMISSION: AtomicUsize = AtomicUsize::new(0);
+/// The template, and what the mount was pinned for.
+pub(crate) struct Template {
+    /// 0 in the low half: there is none.
+    word: AtomicU64,
+    /// The device number of the mount. It is set under the lock, as the next is.
+    device: AtomicU64,
+    /// The admission for which the mount was pinned.
+    admission: AtomicUsize,
+}
 
 /// The pin, which is held as long as this lives. Only the lock's holder has one.
 pub(super) struct Held {
@@ -50,7 +53,7 @@ pub(super) struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        PIN.release();
+        the_pin().release();
     }
 }
 
@@ -59,14 +62,14 @@ fn number_of(word: u64) -> Option<usize> {
 }
 
 pub(super) fn number() -> Option<usize> {
-    number_of(TEMPLATE.load(Acquire))
+    number_of(Template::here().word.load(Acquire))
 }
 
 /// Makes a descriptor from the template. None if there is no template, or not any more.
 pub(super) fn duplicate(make: impl FnOnce(usize) -> isize) -> Option<isize> {
-    let word = TEMPLATE.load(SeqCst);
+    let word = Template::here().word.load(SeqCst);
     let made = make(number_of(word)?);
-    if TEMPLATE.load(SeqCst) == word {
+    if Template::here().word.load(SeqCst) == word {
         return Some(made);
     }
     // It may be a duplicate of another file.
@@ -78,7 +81,9 @@ pub(super) fn duplicate(make: impl FnOnce(usize) -> isize) -> Option<isize> {
 
 /// Whether a file may be opened without the lock.
 pub(super) fn is_ready() -> bool {
-    PIN.is_set() && ADMISSION.load(Relaxed) == facts::admissions() && number().is_some()
+    the_pin().is_set()
+        && Template::here().admission.load(Relaxed) == facts::admissions()
+        && number().is_some()
 }
 
 /// Opens both, as far as they are not there, so that a file can be opened: the pin stays until what
@@ -87,17 +92,17 @@ pub(super) fn is_ready() -> bool {
 pub(super) fn ready(facts: &Facts) -> Option<Held> {
     if number().is_none() {
         let template = descriptors::move_away(socket()?, OF_PLACEHOLDER)?;
-        let count = TEMPLATE.load(Relaxed) >> COUNT_SHIFT;
-        TEMPLATE.store((count + 1) << COUNT_SHIFT | (template as u64 + 1), SeqCst);
+        let count = Template::here().word.load(Relaxed) >> COUNT_SHIFT;
+        Template::here().word.store((count + 1) << COUNT_SHIFT | (template as u64 + 1), SeqCst);
     }
     // It may have been left by an earlier admission, with a file that could not be handed over.
-    if PIN.is_set() && ADMISSION.load(Relaxed) != facts::admissions() {
+    if the_pin().is_set() && Template::here().admission.load(Relaxed) != facts::admissions() {
         unpin();
     }
-    if !PIN.is_set() {
+    if !the_pin().is_set() {
         pin(facts)?;
-    } else if ADMISSION.load(Relaxed) == facts::admissions() {
-        PIN.hold();
+    } else if Template::here().admission.load(Relaxed) == facts::admissions() {
+        the_pin().hold();
     } else {
         return None;
     }
@@ -107,14 +112,14 @@ pub(super) fn ready(facts: &Facts) -> Option<Held> {
 /// The pin of a file that was open a moment ago, and so of the mount. None if it is closed by now,
 /// or while a child is being made. Called under the lock.
 pub(super) fn keep() -> Option<Held> {
-    PIN.hold()?;
+    the_pin().hold()?;
     held()
 }
 
 /// The pin is held. Children are looked for after that, because who makes one looks for the pin
 /// afterwards, and then waits for the lock: see [`super::lending::begin_child`].
 fn held() -> Option<Held> {
-    let held = Held { pin: PIN.number()? };
+    let held = Held { pin: the_pin().number()? };
     children().is_some().then_some(held)
 }
 
@@ -127,9 +132,9 @@ fn pin(facts: &Facts) -> Option<()> {
         return None;
     };
     let pin = descriptors::move_away(opened, OF_PIN)?;
-    DEVICE.store(device, Relaxed);
-    ADMISSION.store(facts::admissions(), Relaxed);
-    PIN.set(pin);
+    Template::here().device.store(device, Relaxed);
+    Template::here().admission.store(facts::admissions(), Relaxed);
+    the_pin().set(pin);
     Some(())
 }
 
@@ -171,7 +176,7 @@ pub(super) fn with_one_more<R>(open: impl FnOnce() -> R) -> R {
 }
 
 pub(super) fn device() -> u64 {
-    DEVICE.load(Relaxed)
+    Template::here().device.load(Relaxed)
 }
 
 /// Whether the number leads to a placeholder still, also in a child, whose descriptors are others.
@@ -193,20 +198,20 @@ pub(super) fn identity(descriptor: usize) -> Option<(u64, Ino)> {
 
 /// The mount may be unmounted, unless files are open. Called under the lock.
 pub(in super::super) fn unpin() {
-    if let Some(pin) = PIN.take_unused() {
+    if let Some(pin) = the_pin().take_unused() {
         descriptors::show(OF_PIN);
         stub::close(pin);
     }
 }
 
 /// Closes both. The numbers that were duplicated stay.
-pub(in super::super) fn forget() {
+pub(crate) fn forget() {
     unpin();
     forget_template();
 }
 
 fn forget_template() {
-    let word = TEMPLATE.fetch_and(!u64::from(u32::MAX), SeqCst);
+    let word = Template::here().word.fetch_and(!u64::from(u32::MAX), SeqCst);
     if let Some(number) = number_of(word) {
         descriptors::show(OF_PLACEHOLDER);
         stub::close(number);

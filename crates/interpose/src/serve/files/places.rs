@@ -15,28 +15,27 @@ struct Place {
 }
 
 /// As many as there are descriptors, so that each can have its own.
-static PLACES: [Place; DESCRIPTORS] =
-    [const { Place { offset: AtomicU64::new(0), users: AtomicU32::new(0) } }; DESCRIPTORS];
+pub(crate) struct Places([Place; DESCRIPTORS]);
 
 /// A place at the start of a directory. None if all are in use.
 pub(super) fn new() -> Option<usize> {
     let is_free = |place: &Place| place.users.compare_exchange(0, 1, AcqRel, Relaxed).is_ok();
-    let number = PLACES.iter().position(is_free)?;
-    PLACES[number].offset.store(0, Relaxed);
+    let number = Places::here().0.iter().position(is_free)?;
+    Places::here().0[number].offset.store(0, Relaxed);
     Some(number)
 }
 
 pub(super) fn get(number: usize) -> &'static AtomicU64 {
-    &PLACES[number].offset
+    &Places::here().0[number].offset
 }
 
 /// One descriptor more has it.
 pub(super) fn share(number: usize) {
-    PLACES[number].users.fetch_add(1, Relaxed);
+    Places::here().0[number].users.fetch_add(1, Relaxed);
 }
 
 pub(super) fn leave(number: usize) {
-    PLACES[number].users.fetch_sub(1, AcqRel);
+    Places::here().0[number].users.fetch_sub(1, AcqRel);
 }
 
 #[cfg(test)]

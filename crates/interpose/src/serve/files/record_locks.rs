@@ -15,11 +15,12 @@ const BITS: usize = 1 << 12;
 /// 2^64 divided by the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-static LOCKED: [AtomicU64; BITS / 64] = [const { AtomicU64::new(0) }; BITS / 64];
+/// A bit for each inode, which others may share.
+pub(crate) struct RecordLocks([AtomicU64; BITS / 64]);
 
 fn place(Ino(ino): Ino) -> (&'static AtomicU64, u64) {
     let bit = (ino.wrapping_mul(SPREAD) >> (u64::BITS - BITS.ilog2())) as usize;
-    (&LOCKED[bit / 64], 1 << (bit % 64))
+    (&RecordLocks::here().0[bit / 64], 1 << (bit % 64))
 }
 
 /// The program is about to lock the file.
@@ -34,10 +35,10 @@ pub(super) fn has(ino: Ino) -> bool {
     word.load(SeqCst) & bit != 0
 }
 
-/// In a child of `fork`, which has no record locks.
-pub(super) fn forget() {
-    for word in &LOCKED {
-        word.store(0, Relaxed);
+impl RecordLocks {
+    /// In a child of `fork`, which has no record locks.
+    pub(crate) fn forget(&self) {
+        self.0.iter().for_each(|word| word.store(0, Relaxed));
     }
 }
 
@@ -48,14 +49,14 @@ mod tests {
     #[test]
     fn locked_files_are_remembered_and_few_others_are_taken_for_them() {
         let inos = || (0..10_000).map(Ino);
-        forget();
+        RecordLocks::here().forget();
         assert!(!inos().any(has));
         for ino in inos().take(40) {
             note(ino);
         }
         assert!(inos().take(40).all(has));
         assert!(inos().filter(|ino| has(*ino)).count() < 300);
-        forget();
+        RecordLocks::here().forget();
         assert!(!inos().any(has));
     }
 }

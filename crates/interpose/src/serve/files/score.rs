@@ -8,48 +8,55 @@ use core::sync::atomic::{
 
 /// What a handover costs, in opens that were served to the end.
 const HANDOVER: i32 = 32;
-const BEST: i32 = 4 * HANDOVER;
-const WORST: i32 = -2 * HANDOVER;
+/// What may be lost before files are left to the kernel, and what is counted at most.
+const SPARE: i32 = 4 * HANDOVER;
+const LOST_MAX: i32 = SPARE + 2 * HANDOVER;
 
-static SCORE: AtomicI32 = AtomicI32::new(BEST);
-static STOPPED: AtomicBool = AtomicBool::new(false);
+/// What serving files has cost more than it has gained.
+pub(crate) struct Score {
+    /// In opens that were served to the end.
+    lost: AtomicI32,
+    is_stopped: AtomicBool,
+}
 
 /// Whether the next file is to be served. An open that is left to the kernel counts a little, so
 /// that it is tried again.
 pub(super) fn pays() -> bool {
-    let score = SCORE.load(Relaxed);
-    if STOPPED.load(SeqCst) {
+    let lost = Score::here().lost.load(Relaxed);
+    if Score::here().is_stopped.load(SeqCst) {
         return false;
     }
-    if score < 0 {
-        SCORE.store(score + 1, Relaxed);
+    if lost > SPARE {
+        Score::here().lost.store(lost - 1, Relaxed);
     }
-    score >= 0
+    lost <= SPARE
 }
 
 /// A file was served until it was closed.
 pub(super) fn closed() {
-    SCORE.store((SCORE.load(Relaxed) + 1).min(BEST), Relaxed);
+    Score::here().lost.store((Score::here().lost.load(Relaxed) - 1).max(0), Relaxed);
 }
 
 /// The kernel had to have a file.
 pub(super) fn handed_over() {
-    SCORE.store((SCORE.load(Relaxed) - HANDOVER).max(WORST), Relaxed);
+    Score::here().lost.store((Score::here().lost.load(Relaxed) + HANDOVER).min(LOST_MAX), Relaxed);
 }
 
 /// No file is served from now on. Returns whether that was so.
 pub(super) fn stop() -> bool {
-    STOPPED.swap(true, SeqCst)
+    Score::here().is_stopped.swap(true, SeqCst)
 }
 
 pub(super) fn is_stopped() -> bool {
-    STOPPED.load(SeqCst)
+    Score::here().is_stopped.load(SeqCst)
 }
 
-/// In a child of `fork`, which has no record locks.
-pub(super) fn forget() {
-    STOPPED.store(false, Relaxed);
-    SCORE.store(BEST, Relaxed);
+impl Score {
+    /// In a child of `fork`, which has no record locks.
+    pub(crate) fn forget(&self) {
+        self.is_stopped.store(false, Relaxed);
+        self.lost.store(0, Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -58,7 +65,7 @@ mod tests {
 
     #[test]
     fn files_that_the_kernel_must_have_are_left_to_it_and_tried_again() {
-        forget();
+        Score::here().forget();
         let served = (0..1000).filter(|_| {
             let pays = pays();
             if pays {
@@ -72,6 +79,6 @@ mod tests {
                 closed();
             }
         }
-        assert!(pays() && SCORE.load(Relaxed) == BEST);
+        assert!(pays() && Score::here().lost.load(Relaxed) == 0);
     }
 }

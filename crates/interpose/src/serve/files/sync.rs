@@ -5,7 +5,7 @@
 
 use crate::fleet::Found;
 use crate::fleet::syncs::{self as fleet, Begun, File};
-use crate::state::THREADS;
+use crate::state::has_threads;
 
 use super::super::{admission, lock};
 use super::table::Served;
@@ -18,7 +18,7 @@ pub(super) fn sync(file: &Served, data_only: bool) -> Option<isize> {
         return None;
     }
     let file = File { node: file.node(), handle, data_only };
-    let found = if THREADS.get() {
+    let found = if has_threads() {
         lock::undisturbed(|| beside_others(file))??
     } else {
         admission::waiting(|room| fleet::sync(&mut room.client, file))?

@@ -27,7 +27,7 @@ use super::super::descriptors;
 use super::super::facts;
 use super::super::lock::{relax, undisturbed};
 use super::passing;
-use super::pin::PIN;
+use super::pin::pin;
 use super::places::{self, DESCRIPTORS};
 use crate::abi::{O_CLOEXEC, nr};
 use crate::fleet::files::OpenFile;
@@ -78,33 +78,18 @@ pub(crate) struct File {
     path: [AtomicU64; PATH_WORDS],
 }
 
-static FILES: [File; DESCRIPTORS] = [const {
-    File {
-        state: AtomicU64::new(0),
-        offset: AtomicU64::new(0),
-        place: AtomicUsize::new(0),
-        open: AtomicU64::new(0),
-        guard: [const { AtomicU64::new(0) }; 2],
-        ino: AtomicU64::new(0),
-        capability: AtomicU64::new(0),
-        client: AtomicU32::new(0),
-        admission: AtomicUsize::new(0),
-        flags: AtomicU32::new(0),
-        closes_on_exec: AtomicBool::new(false),
-        epoch: AtomicU64::new(0),
-        watches: AtomicU64::new(0),
-        start: AtomicU64::new(0),
-        path_length: AtomicUsize::new(0),
-        path: [const { AtomicU64::new(0) }; PATH_WORDS],
-    }
-}; DESCRIPTORS];
+/// A file for each number.
+pub(crate) struct Files([File; DESCRIPTORS]);
 
-/// A child of `vfork` has begun to take files: those that are frozen.
-static IS_LENT: AtomicBool = AtomicBool::new(false);
-/// Files have arrived.
-static HAS_RETURNED: AtomicBool = AtomicBool::new(false);
-/// No higher number was ever open.
-static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+/// What is true of the files.
+pub(crate) struct Table {
+    /// A child of `vfork` has begun to take files: those that are frozen.
+    is_lent: AtomicBool,
+    /// Files have arrived.
+    has_returned: AtomicBool,
+    /// No higher number was ever open.
+    highest: AtomicUsize,
+}
 
 /// A file that was open when it was looked up.
 #[derive(Clone, Copy)]
@@ -162,18 +147,18 @@ pub(crate) struct Opening<'a> {
 /// Whether files may be open: the mount is pinned.
 #[inline]
 pub(crate) fn are_any() -> bool {
-    PIN.is_set()
+    pin().is_set()
 }
 
 /// The file behind a descriptor, if it is served here. Waits while it becomes the kernel's.
 pub(crate) fn find(number: usize) -> Option<Served> {
-    let file = FILES.get(number)?;
+    let file = Files::here().0.get(number)?;
     for turn in 0.. {
         let state = file.state.load(Acquire);
         match state & (OPEN | FROZEN) {
             OPEN => return Some(Served { number, state, file }),
             0 => return None,
-            _ if !IS_LENT.load(Acquire) => relax(turn),
+            _ if !Table::here().is_lent.load(Acquire) => relax(turn),
             // A child's descriptors are not these.
             _ if is_child() => return None,
             _ => arrive(),
@@ -184,11 +169,11 @@ pub(crate) fn find(number: usize) -> Option<Served> {
 
 /// From now on files that are frozen are taken by a child.
 pub(super) fn begin_lending() {
-    IS_LENT.store(true, Release);
+    Table::here().is_lent.store(true, Release);
 }
 
 pub(super) fn is_lent() -> bool {
-    IS_LENT.load(Acquire)
+    Table::here().is_lent.load(Acquire)
 }
 
 /// What children have taken is under the numbers of this process from now on. What is frozen and
@@ -214,12 +199,12 @@ pub(super) fn arrive() {
                 if let Some(file) = file {
                     let state = file.state & !OPEN | RETURNED;
                     file.file.state.store(state, Release);
-                    HAS_RETURNED.store(true, Release);
+                    Table::here().has_returned.store(true, Release);
                 }
             }
         });
         unfreeze_all();
-        IS_LENT.store(false, Release);
+        Table::here().is_lent.store(false, Release);
     });
 }
 
@@ -231,22 +216,24 @@ pub(super) fn put(opened: usize, file: &Served) -> isize {
 }
 
 pub(super) fn has_returned() -> bool {
-    HAS_RETURNED.load(Acquire)
+    Table::here().has_returned.load(Acquire)
 }
 
 /// Files that have arrived, which are not in the table any more.
 pub(super) fn take_returned() -> impl Iterator<Item = Served> {
-    HAS_RETURNED.store(false, Release);
-    FILES[..=HIGHEST.load(Relaxed)].iter().enumerate().filter_map(|(number, file)| {
-        let state = file.state.load(Acquire);
-        let served = Served { number, state, file };
-        let is_returned = state & RETURNED != 0;
-        if is_returned {
-            file.state.store(state & !RETURNED, Release);
-            served.leave();
-        }
-        is_returned.then_some(served)
-    })
+    Table::here().has_returned.store(false, Release);
+    Files::here().0[..=Table::here().highest.load(Relaxed)].iter().enumerate().filter_map(
+        |(number, file)| {
+            let state = file.state.load(Acquire);
+            let served = Served { number, state, file };
+            let is_returned = state & RETURNED != 0;
+            if is_returned {
+                file.state.store(state & !RETURNED, Release);
+                served.leave();
+            }
+            is_returned.then_some(served)
+        },
+    )
 }
 
 /// Whether a file can have this number.
@@ -261,7 +248,7 @@ pub(crate) fn has(number: usize) -> bool {
 /// (the end of the admission, record locks, children) is noted first and looks at the table then.
 /// So a caller that looks afterwards whether it was noted misses nothing.
 pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
-    let Some(file) = FILES.get(number).filter(|_| PIN.join()) else { return false };
+    let Some(file) = Files::here().0.get(number).filter(|_| pin().join()) else { return false };
     let generation = (file.state.load(Relaxed) >> GENERATION_SHIFT).wrapping_add(1);
     let (kind, node, client) = match open {
         Object::File(open) => (u64::from(open.held.0) << HELD_SHIFT, open.node, open.client),
@@ -290,29 +277,31 @@ pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
         base => file.set_joined(base, opening.path),
     }
     file.offset.store(tagged(state, opening.offset), Relaxed);
-    HIGHEST.fetch_max(number, Relaxed);
+    Table::here().highest.fetch_max(number, Relaxed);
     file.state.store(state, SeqCst);
     true
 }
 
 /// The open files with numbers in this range.
 pub(crate) fn among(first: usize, last: usize) -> impl Iterator<Item = Served> {
-    let last = last.min(HIGHEST.load(Relaxed));
+    let last = last.min(Table::here().highest.load(Relaxed));
     let end = if are_any() { last.saturating_add(1) } else { 0 };
     (first..end).filter_map(find)
 }
 
 /// The same without those that become the kernel's. Does not wait.
 pub(super) fn unfrozen() -> impl Iterator<Item = Served> {
-    FILES[..=HIGHEST.load(Relaxed)].iter().enumerate().filter_map(|(number, file)| {
-        let state = file.state.load(Acquire);
-        (state & (OPEN | FROZEN) == OPEN).then_some(Served { number, state, file })
-    })
+    Files::here().0[..=Table::here().highest.load(Relaxed)].iter().enumerate().filter_map(
+        |(number, file)| {
+            let state = file.state.load(Acquire);
+            (state & (OPEN | FROZEN) == OPEN).then_some(Served { number, state, file })
+        },
+    )
 }
 
 /// A file that is becoming the kernel's.
 fn frozen(number: usize) -> Option<Served> {
-    let file = FILES.get(number)?;
+    let file = Files::here().0.get(number)?;
     let state = file.state.load(Acquire);
     (state & FROZEN != 0).then_some(Served { number, state: state & !FROZEN, file })
 }
@@ -320,7 +309,7 @@ fn frozen(number: usize) -> Option<Served> {
 /// What was being handed over, and is not any more: by another thread of the parent of a child of
 /// `fork`, or by a child of `vfork`.
 pub(super) fn unfreeze_all() {
-    for file in &FILES[..=HIGHEST.load(Relaxed)] {
+    for file in &Files::here().0[..=Table::here().highest.load(Relaxed)] {
         file.offset.fetch_and(!TAKEN, Relaxed);
         file.state.fetch_and(!FROZEN, Relaxed);
     }
@@ -406,7 +395,7 @@ impl Served {
     pub(crate) fn duplicates(&self) -> impl Iterator<Item = Self> {
         let place = |served: &Self| served.file.place.load(Relaxed);
         let (number, own, is_any) = (self.number, place(self), self.is_directory());
-        let end = if is_any { HIGHEST.load(Relaxed) + 1 } else { 0 };
+        let end = if is_any { Table::here().highest.load(Relaxed) + 1 } else { 0 };
         let others = (0..end).filter(move |other| *other != number).filter_map(find);
         others.filter(move |other| other.is_directory() && place(other) == own)
     }
@@ -501,7 +490,7 @@ impl Served {
         if self.is_directory() {
             places::leave(self.file.place.load(Relaxed));
         }
-        PIN.leave();
+        pin().leave();
     }
 
     /// Makes all other calls wait, and returns the offset. None if the file is not open any more.

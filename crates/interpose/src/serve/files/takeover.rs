@@ -19,9 +19,9 @@ use super::super::cwd::{self, Directory};
 use super::super::descriptors;
 use super::super::kernel::{BASIC_STATS, Statx};
 use super::super::lock::{self, PATH, Room};
-use super::pin::PIN;
+use super::pin::pin;
 use super::table::{self, AtCell, Served};
-use super::{parked, passing, pending, placeholder, record_locks, score};
+use super::{parked, placeholder, score};
 
 const O_NONBLOCK: usize = 0o4000;
 const F_SETFL: usize = 4;
@@ -38,7 +38,7 @@ const PROOFS_MAX: usize = 8;
 const ENOENT: isize = Errno::ENOENT.raw() as isize;
 
 /// Before the client ends. Called under the lock.
-pub(in super::super) fn all_under_lock(room: &mut Room) {
+pub(crate) fn all_under_lock(room: &mut Room) {
     each(room, |_| true);
     keep_whole_paths(room);
     parked::flush();
@@ -56,8 +56,7 @@ fn keep_whole_paths(room: &mut Room) {
 }
 
 /// In a child of `fork`: what another thread of the parent has opened meanwhile.
-pub(in super::super) fn in_child() {
-    PIN.release();
+pub(crate) fn in_child() {
     if table::are_any() || parked::is_any() {
         table::unfreeze_all();
         // What the parent, itself a child of `vfork`, has closed or taken.
@@ -66,11 +65,6 @@ pub(in super::super) fn in_child() {
         }
         lock::with(all_under_lock);
     }
-    pending::in_child();
-    passing::forget();
-    placeholder::forget();
-    score::forget();
-    record_locks::forget();
 }
 
 /// Hands over the files that are wanted. What fails stays as it is.
@@ -188,7 +182,7 @@ fn by_search(client: &mut Client, file: &Served, path: &mut [u8; PATH]) -> Resul
 /// By a path from the mount's root, whatever else is mounted there now.
 fn in_mount(file: &Served, name: &[u8], path: &mut [u8; PATH]) -> Result<usize, isize> {
     // The file is still in the table, so that it is open as long as this takes.
-    let root = PIN.number().ok_or(-EIO)?;
+    let root = pin().number().ok_or(-EIO)?;
     if name.len() >= PATH {
         return Err(-EIO);
     }
