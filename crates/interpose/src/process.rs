@@ -2,8 +2,8 @@
 //! another program or begins to have threads, and when an admission ends.
 //!
 //! A part is the state of one subject: a struct beside the code that uses it, which reaches it by
-//! `here()`. It is a field of [`Process`] by its row in the table below, and by nothing else. The
-//! row says what becomes of it at each event: it is a literal of [`Fates`], which lacks no field.
+//! `here()`. It is a field of [`Process`] by its row in the table below, and by nothing else. A row
+//! that does not say what becomes of its part at each event does not compile.
 //!
 //! The rows are in their order in memory. A page that is written to is a page fault at the start
 //! and a copy in each child of `fork`, so what every program uses is first and what is large is
@@ -19,10 +19,11 @@ use core::mem::offset_of;
 use core::sync::atomic::AtomicU64;
 
 use crate::abi::PAGE;
+use crate::serve::admission::{self, Admitting};
 use crate::serve::files::{adoption, create, parked, passing, pending, pin, placeholder, places};
 use crate::serve::files::{record_locks, score, table, takeover};
 use crate::serve::lock::{self, Room};
-use crate::serve::{admission, changes, choice, clock, cwd, descriptors, facts, kernel_dirs};
+use crate::serve::{changes, choice, clock, cwd, descriptors, facts, kernel_dirs};
 use crate::serve::{memory, survey, umask, why};
 use crate::slow_lock::SlowLock;
 use crate::state::{Counts, Life, has_threads};
@@ -30,18 +31,23 @@ use crate::threads::Threads;
 use crate::trampoline::OpenRegion;
 use crate::{exec, fleet, frame, hook, image, inode_numbers, object, patch, report, scan, signal};
 
-/// What becomes of a part at each event.
+/// What becomes of a part at the events for which something is to be done.
 struct Fates<P> {
-    /// In a child of `fork`.
     fork: Fate<fn(&P)>,
-    #[expect(dead_code, reason = "the part says it, and nothing is to be done")]
-    vfork: Vfork,
-    #[expect(dead_code, reason = "the part says it, and nothing is to be done")]
-    exec: Exec,
-    /// Before the program has a second thread.
     thread: Fate<fn(&P)>,
-    /// At the end of an admission, under the lock.
     end: Fate<fn(&P, &mut Room)>,
+}
+
+/// A row of the table: what becomes of the part in a child of `fork`, in a child of `vfork`, at
+/// exec, before the program has a second thread, and at the end of an admission, under the lock.
+const fn fates<P>(
+    fork: Fate<fn(&P)>,
+    _vfork: Vfork,
+    _exec: Exec,
+    thread: Fate<fn(&P)>,
+    end: Fate<fn(&P, &mut Room)>,
+) -> Fates<P> {
+    Fates { fork, thread, end }
 }
 
 enum Fate<F> {
@@ -69,9 +75,13 @@ enum Exec {
     HandedOver,
 }
 
+use Exec::{Environment, Gone, HandedOver};
+use Fate::{Kept, Run};
+use Vfork::{Left, Lent, Shared};
+
 macro_rules! process {
     ($($(#[$doc:meta])* $group:ident: $Group:ident {
-        $($part:ident: $type:ty { $($fates:tt)* })*
+        $($part:ident: $type:ty [$($fates:tt)*])*
     })*) => {
         #[repr(C)]
         pub(crate) struct Process {
@@ -85,10 +95,7 @@ macro_rules! process {
         }
 
         $(impl $type {
-            const FATES: Fates<Self> = {
-                use {Exec::*, Fate::*, Vfork::*};
-                Fates { $($fates)* }
-            };
+            const FATES: Fates<Self> = fates($($fates)*);
 
             #[inline(always)]
             pub(crate) fn here() -> &'static Self {
@@ -98,7 +105,7 @@ macro_rules! process {
 
         /// In a child of `fork`, before it returns to the program.
         pub(crate) fn fork() {
-            $($(if let Fate::Run(change) = <$type>::FATES.fork {
+            $($(if let Run(change) = <$type>::FATES.fork {
                 change(<$type>::here());
             })*)*
         }
@@ -106,20 +113,32 @@ macro_rules! process {
         /// Before the program has another thread.
         pub(crate) fn before_thread() {
             if !has_threads() {
-                $($(if let Fate::Run(change) = <$type>::FATES.thread {
+                $($(if let Run(change) = <$type>::FATES.thread {
                     change(<$type>::here());
                 })*)*
             }
         }
 
-        impl admission::Ends for admission::Admitting {
-            fn end(&self, room: &mut Room) {
-                $($(if let Fate::Run(change) = <$type>::FATES.end {
-                    change(<$type>::here(), room);
-                })*)*
-            }
+        fn end_admission(room: &mut Room) {
+            $($(if let Run(change) = <$type>::FATES.end {
+                change(<$type>::here(), room);
+            })*)*
         }
     };
+}
+
+impl admission::Parts for Admitting {
+    fn end(room: &mut Room) {
+        end_admission(room);
+    }
+
+    fn stop_adoption() {
+        pending::stop();
+    }
+
+    fn unpin() {
+        placeholder::unpin();
+    }
 }
 
 /// It begins as zeros, so the library's file has none of it.
@@ -131,158 +150,76 @@ const _: () = assert!(offset_of!(Process, tables) < PAGE, "the variables begin i
 process! {
     /// The program and its text.
     program: Program {
-        patching: patch::Patching {
-            fork: Run(patch::Patching::stop), vfork: Shared, exec: Gone,
-            thread: Run(|_| scan::patch_all()), end: Kept
-        }
-        life: Life {
-            fork: Run(Life::begin_again), vfork: Shared, exec: Environment,
-            thread: Run(|life| life.threads.set(true)), end: Kept
-        }
-        counts: Counts {
-            fork: Run(Counts::begin_again), vfork: Shared, exec: Gone, thread: Kept, end: Kept
-        }
-        handlers: signal::Handlers {
-            fork: Kept, vfork: Left, exec: Gone, thread: Kept, end: Kept
-        }
-        open_region: OpenRegion { fork: Kept, vfork: Shared, exec: Gone, thread: Kept, end: Kept }
-        ends: object::Ends { fork: Kept, vfork: Shared, exec: Gone, thread: Kept, end: Kept }
-        image: image::Image { fork: Kept, vfork: Shared, exec: Gone, thread: Kept, end: Kept }
+        // part                         fork                        vfork   exec         thread end
+        patching: patch::Patching        [Run(|it| it.stop()),        Shared, Gone,        Run(|_| scan::patch_all()), Kept]
+        life: Life                       [Run(|it| it.begin_again()), Shared, Environment, Run(|it| it.threads.set(true)), Kept]
+        counts: Counts                   [Run(|it| it.begin_again()), Shared, Gone,        Kept, Kept]
+        handlers: signal::Handlers       [Kept,                       Left,   Gone,        Kept, Kept]
+        open_region: OpenRegion          [Kept,                       Shared, Gone,        Kept, Kept]
+        ends: object::Ends               [Kept,                       Shared, Gone,        Kept, Kept]
+        image: image::Image              [Kept,                       Shared, Gone,        Kept, Kept]
     }
 
     /// What answers rest on.
     answers: Answers {
-        clock: clock::Clock { fork: Kept, vfork: Shared, exec: Gone, thread: Kept, end: Kept }
-        removals: memory::Removals {
-            fork: Run(memory::Removals::begin_again), vfork: Shared, exec: Gone,
-            thread: Kept, end: Kept
-        }
-        reasons: why::Reasons {
-            fork: Run(why::Reasons::begin_again), vfork: Shared, exec: Gone,
-            thread: Kept, end: Kept
-        }
-        umask: umask::Umask { fork: Kept, vfork: Left, exec: Gone, thread: Kept, end: Kept }
-        changes: changes::Changes { fork: Kept, vfork: Left, exec: Gone, thread: Kept, end: Kept }
-        shown_numbers: inode_numbers::ShownNumbers {
-            fork: Kept, vfork: Shared, exec: Gone, thread: Kept, end: Kept
-        }
-        admissions: facts::Admissions {
-            fork: Run(|_| _ = facts::withdraw()), vfork: Left, exec: Gone, thread: Kept, end: Kept
-        }
-        halves: fleet::Halves {
-            fork: Run(|_| admission::forget_client()), vfork: Left, exec: Gone,
-            thread: Kept, end: Kept
-        }
-        slow_lock: SlowLock {
-            fork: Run(SlowLock::free), vfork: Left, exec: Gone, thread: Kept, end: Kept
-        }
-        mapped: lock::Mapped { fork: Kept, vfork: Left, exec: Gone, thread: Kept, end: Kept }
-        admitting: admission::Admitting {
-            fork: Run(admission::Admitting::begin_again), vfork: Left, exec: Gone,
-            thread: Kept, end: Kept
-        }
+        // part                         fork                        vfork   exec         thread end
+        clock: clock::Clock              [Kept,                       Shared, Gone,        Kept, Kept]
+        removals: memory::Removals       [Run(|it| it.begin_again()), Shared, Gone,        Kept, Kept]
+        reasons: why::Reasons            [Run(|it| it.begin_again()), Shared, Gone,        Kept, Kept]
+        umask: umask::Umask              [Kept,                       Left,   Gone,        Kept, Kept]
+        changes: changes::Changes        [Kept,                       Left,   Gone,        Kept, Kept]
+        shown_numbers: inode_numbers::ShownNumbers [Kept,                       Shared, Gone,        Kept, Kept]
+        admissions: facts::Admissions    [Run(|_| _ = facts::withdraw()), Left,   Gone,        Kept, Kept]
+        halves: fleet::Halves            [Run(|_| admission::forget_client()), Left,   Gone,        Kept, Kept]
+        slow_lock: SlowLock              [Run(|it| it.free()),        Left,   Gone,        Kept, Kept]
+        mapped: lock::Mapped             [Kept,                       Left,   Gone,        Kept, Kept]
+        admitting: Admitting             [Run(|it| it.begin_again()), Left,   Gone,        Kept, Kept]
     }
 
     /// Files that are served, or may be.
     files: OpenFiles {
-        pin: pin::Pin<AtomicU64> {
-            fork: Run(pin::Pin::release), vfork: Left, exec: Gone, thread: Kept, end: Kept
-        }
-        table: table::Table {
-            fork: Run(|_| takeover::in_child()), vfork: Lent, exec: HandedOver,
-            thread: Kept, end: Run(|_, room| takeover::all_under_lock(room))
-        }
-        parked: parked::Parked { fork: Kept, vfork: Left, exec: Gone, thread: Kept, end: Kept }
-        pending: pending::Pending {
-            fork: Run(pending::Pending::begin_again), vfork: Shared, exec: Gone,
-            thread: Kept, end: Kept
-        }
-        passing: passing::Passing {
-            fork: Run(passing::Passing::close), vfork: Lent, exec: Gone,
-            thread: Kept, end: Run(|passing, _| passing.close())
-        }
-        template: placeholder::Template {
-            fork: Run(|_| placeholder::forget()), vfork: Left, exec: Gone,
-            thread: Kept, end: Run(|_, _| placeholder::forget())
-        }
-        score: score::Score {
-            fork: Run(score::Score::forget), vfork: Left, exec: Gone, thread: Kept, end: Kept
-        }
-        record_locks: record_locks::RecordLocks {
-            fork: Run(record_locks::RecordLocks::forget), vfork: Left, exec: Gone,
-            thread: Kept, end: Kept
-        }
-        adoption: adoption::Adoption {
-            fork: Kept, vfork: Left, exec: Gone, thread: Kept, end: Kept
-        }
-        any_length: create::AnyLength {
-            fork: Kept, vfork: Left, exec: Gone, thread: Kept, end: Kept
-        }
+        // part                         fork                        vfork   exec         thread end
+        pin: pin::Pin<AtomicU64>         [Run(|it| it.release()),     Left,   Gone,        Kept, Kept]
+        table: table::Table              [Run(|_| takeover::in_child()), Lent,   HandedOver,  Kept, Run(|_, room| takeover::all_under_lock(room))]
+        parked: parked::Parked           [Kept,                       Left,   Gone,        Kept, Kept]
+        pending: pending::Pending        [Run(|it| it.begin_again()), Shared, Gone,        Kept, Kept]
+        passing: passing::Passing        [Run(|it| it.close()),       Lent,   Gone,        Kept, Run(|it, _| it.close())]
+        template: placeholder::Template  [Run(|_| placeholder::forget()), Left,   Gone,        Kept, Run(|_, _| placeholder::forget())]
+        score: score::Score              [Run(|it| it.forget()),      Left,   Gone,        Kept, Kept]
+        record_locks: record_locks::RecordLocks [Run(|it| it.forget()),      Left,   Gone,        Kept, Kept]
+        adoption: adoption::Adoption     [Kept,                       Left,   Gone,        Kept, Kept]
+        any_length: create::AnyLength    [Kept,                       Left,   Gone,        Kept, Kept]
     }
 
     /// Descriptors of ours, and the next admission.
     admission: Admission {
-        descriptors: fleet::Descriptors {
-            fork: Run(|_| fleet::let_go()), vfork: Left, exec: Gone,
-            thread: Kept, end: Run(|_, room| fleet::end(&mut room.client))
-        }
-        mounts: admission::Mounts {
-            fork: Run(admission::Mounts::close), vfork: Left, exec: Gone,
-            thread: Kept, end: Run(|mounts, _| mounts.close())
-        }
-        hidden: descriptors::Hidden {
-            fork: Run(descriptors::Hidden::begin_again), vfork: Left, exec: Gone,
-            thread: Kept, end: Run(|hidden, _| hidden.forget())
-        }
-        survey: survey::Survey {
-            fork: Run(survey::Survey::begin_again), vfork: Left, exec: Gone,
-            thread: Kept, end: Kept
-        }
-        cwd: cwd::Cwd {
-            fork: Run(cwd::Cwd::begin_again), vfork: Left, exec: Gone,
-            thread: Kept, end: Run(|cwd, _| cwd.forget())
-        }
+        // part                         fork                        vfork   exec         thread end
+        descriptors: fleet::Descriptors  [Run(|_| fleet::let_go()),   Left,   Gone,        Kept, Run(|_, room| fleet::end(&mut room.client))]
+        mounts: admission::Mounts        [Run(|it| it.close()),       Left,   Gone,        Kept, Run(|it, _| it.close())]
+        hidden: descriptors::Hidden      [Run(|it| it.begin_again()), Left,   Gone,        Kept, Run(|it, _| it.forget())]
+        survey: survey::Survey           [Run(|it| it.begin_again()), Left,   Gone,        Kept, Kept]
+        cwd: cwd::Cwd                    [Run(|it| it.begin_again()), Left,   Gone,        Kept, Run(|it, _| it.forget())]
     }
 
     /// What is large. Of the variables, which are first, most programs use a few words.
     tables: Tables {
-        variables: exec::Variables {
-            fork: Kept, vfork: Shared, exec: Environment, thread: Kept, end: Kept
-        }
-        sites: patch::Sites { fork: Kept, vfork: Shared, exec: Gone, thread: Kept, end: Kept }
-        passed: hook::Passed {
-            fork: Run(hook::Passed::begin_again), vfork: Shared, exec: Gone,
-            thread: Kept, end: Kept
-        }
-        handovers: why::Handovers {
-            fork: Run(why::Handovers::begin_again), vfork: Shared, exec: Gone,
-            thread: Kept, end: Kept
-        }
-        choices: choice::Choices {
-            fork: Run(choice::Choices::begin_again), vfork: Left, exec: Gone,
-            thread: Kept, end: Kept
-        }
-        sigsys_actions: signal::SigsysActions {
-            fork: Kept, vfork: Left, exec: Gone, thread: Kept, end: Kept
-        }
-        parents: frame::Parents { fork: Kept, vfork: Shared, exec: Gone, thread: Kept, end: Kept }
-        report: report::Report {
-            fork: Kept, vfork: Left, exec: Environment, thread: Kept, end: Kept
-        }
-        candidates: survey::Candidates {
-            fork: Kept, vfork: Left, exec: Gone, thread: Kept, end: Kept
-        }
-        slots: facts::Slots { fork: Kept, vfork: Left, exec: Gone, thread: Kept, end: Kept }
-        known_pages: memory::KnownPages {
-            fork: Kept, vfork: Shared, exec: Gone, thread: Kept, end: Kept
-        }
-        kernel_dirs: kernel_dirs::KernelDirs {
-            fork: Kept, vfork: Left, exec: Gone, thread: Kept, end: Kept
-        }
-        regions: fleet::Regions { fork: Kept, vfork: Left, exec: Gone, thread: Kept, end: Kept }
-        words: pending::Words { fork: Kept, vfork: Shared, exec: Gone, thread: Kept, end: Kept }
-        threads: Threads { fork: Kept, vfork: Shared, exec: Gone, thread: Kept, end: Kept }
-        places: places::Places { fork: Kept, vfork: Left, exec: Gone, thread: Kept, end: Kept }
-        files: table::Files { fork: Kept, vfork: Lent, exec: HandedOver, thread: Kept, end: Kept }
+        // part                         fork                        vfork   exec         thread end
+        variables: exec::Variables       [Kept,                       Shared, Environment, Kept, Kept]
+        sites: patch::Sites              [Kept,                       Shared, Gone,        Kept, Kept]
+        passed: hook::Passed             [Run(|it| it.begin_again()), Shared, Gone,        Kept, Kept]
+        handovers: why::Handovers        [Run(|it| it.begin_again()), Shared, Gone,        Kept, Kept]
+        choices: choice::Choices         [Run(|it| it.begin_again()), Left,   Gone,        Kept, Kept]
+        sigsys_actions: signal::SigsysActions [Kept,                       Left,   Gone,        Kept, Kept]
+        parents: frame::Parents          [Kept,                       Shared, Gone,        Kept, Kept]
+        report: report::Report           [Kept,                       Left,   Environment, Kept, Kept]
+        candidates: survey::Candidates   [Kept,                       Left,   Gone,        Kept, Kept]
+        slots: facts::Slots              [Kept,                       Left,   Gone,        Kept, Kept]
+        known_pages: memory::KnownPages  [Kept,                       Shared, Gone,        Kept, Kept]
+        kernel_dirs: kernel_dirs::KernelDirs [Kept,                       Left,   Gone,        Kept, Kept]
+        regions: fleet::Regions          [Kept,                       Left,   Gone,        Kept, Kept]
+        words: pending::Words            [Kept,                       Shared, Gone,        Kept, Kept]
+        threads: Threads                 [Kept,                       Shared, Gone,        Kept, Kept]
+        places: places::Places           [Kept,                       Left,   Gone,        Kept, Kept]
+        files: table::Files              [Kept,                       Lent,   HandedOver,  Kept, Kept]
     }
 }

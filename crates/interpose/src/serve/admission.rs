@@ -31,7 +31,6 @@ use crate::stub;
 
 use super::cwd::{self, Cwd};
 use super::facts::{self, Admission, MountFacts};
-use super::files::{pending, placeholder};
 use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, Statx};
 use super::lock::{self, Room};
 use super::look::{self, Looked};
@@ -63,9 +62,14 @@ pub(crate) struct Admitting {
 /// The open mountinfo of a client.
 pub(crate) struct Mounts(Number);
 
-/// The end of an admission, which concerns many parts of the process.
-pub(crate) trait Ends {
-    fn end(&self, room: &mut Room);
+/// What is asked of parts whose code lies above this.
+pub(crate) trait Parts {
+    /// The admission ends.
+    fn end(room: &mut Room);
+    /// No admission follows.
+    fn stop_adoption();
+    /// The mount may be unmounted unless files are open.
+    fn unpin();
 }
 
 const END: u8 = 1;
@@ -180,7 +184,7 @@ fn do_wanted(room: &mut Room) {
         end_under_lock(room);
     }
     if wanted & UNPIN != 0 {
-        placeholder::unpin();
+        Admitting::unpin();
     }
 }
 
@@ -276,7 +280,7 @@ fn look_for_mounts(room: &mut Room) {
 fn give_up(refusal: Refusal, forever: bool) {
     why::set_refusal(refusal);
     Survey::here().give_up(forever);
-    pending::stop();
+    Admitting::stop_adoption();
 }
 
 fn attempt(room: &mut Room, candidate: &Candidate) {
@@ -413,7 +417,7 @@ pub(crate) fn end() -> bool {
 fn end_under_lock(room: &mut Room) {
     facts::withdraw();
     if Admitting::here().is_client.load(Acquire) {
-        Admitting::here().end(room);
+        Admitting::end(room);
         Admitting::here().is_client.store(false, Release);
     }
 }

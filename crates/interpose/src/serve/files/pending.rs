@@ -132,7 +132,7 @@ pub(in super::super) fn forget_all() {
 }
 
 /// No file is adopted any more.
-pub(in super::super) fn stop() {
+pub(crate) fn stop() {
     Pending::here().is_stopped.store(true, SeqCst);
     forget_all();
 }

@@ -197,7 +197,7 @@ pub(super) fn identity(descriptor: usize) -> Option<(u64, Ino)> {
 }
 
 /// The mount may be unmounted, unless files are open. Called under the lock.
-pub(in super::super) fn unpin() {
+pub(crate) fn unpin() {
     if let Some(pin) = the_pin().take_unused() {
         descriptors::show(OF_PIN);
         stub::close(pin);
