@@ -9,6 +9,17 @@ pub(crate) const E2BIG: isize = 7;
 /// Results from here on are errors.
 pub(crate) const ERRORS: isize = -4095;
 
+/// Commands of `fcntl`.
+pub(crate) const F_DUPFD: usize = 0;
+pub(crate) const F_GETFD: usize = 1;
+pub(crate) const F_SETFD: usize = 2;
+pub(crate) const F_GETFL: usize = 3;
+pub(crate) const F_SETFL: usize = 4;
+pub(crate) const F_DUPFD_CLOEXEC: usize = 1030;
+pub(crate) const FD_CLOEXEC: usize = 1;
+pub(crate) const SEEK_SET: usize = 0;
+pub(crate) const SEEK_CUR: usize = 1;
+pub(crate) const SEEK_END: usize = 2;
 pub(crate) const AT_FDCWD: usize = -100isize as usize;
 pub(crate) const O_WRONLY: usize = 1;
 pub(crate) const O_RDWR: usize = 2;

@@ -15,9 +15,7 @@ use talc::base::Talc;
 use talc::base::binning::DefaultBinning;
 use talc::source::Manual;
 
-use crate::abi::{
-    MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, PROT_READ, PROT_WRITE, is_error, nr,
-};
+use crate::abi::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, PROT_READ, PROT_WRITE, nr};
 use crate::slow_lock::{self, Holder};
 use crate::stub;
 
@@ -37,7 +35,7 @@ static ARENA: Arena = Arena(UnsafeCell::new(Talc::new(Manual)));
 
 /// Gives the arena its memory. None if there is none.
 pub(crate) fn begin(_: &mut Holder) -> Option<()> {
-    let memory = map(LENGTH)?;
+    let memory = stub::map(LENGTH, MAP_NORESERVE)?;
     // SAFETY: the holder of the lock lends its token, and the region is new and used by nothing
     // else.
     unsafe { (*ARENA.0.get()).claim(memory as *mut u8, LENGTH) }.map(drop)
@@ -51,7 +49,7 @@ pub(crate) fn forget() {
 
 /// Zeroed memory that is zeroed again in children.
 pub(crate) fn reserve(length: usize) -> Option<usize> {
-    let mapped = map(length)?;
+    let mapped = stub::map(length, MAP_NORESERVE)?;
     // SAFETY: the mapping is ours. If it fails, children have a copy that they do not use.
     unsafe { stub::call(nr::MADVISE, [mapped, length, MADV_WIPEONFORK]) };
     Some(mapped)
@@ -71,14 +69,6 @@ pub(crate) fn put_zeros((start, length): (usize, usize)) {
     // SAFETY: the range is the client's, which is never unmapped. All accesses are atomic or
     // copies, and no reference to the bytes exists.
     unsafe { stub::call(nr::MMAP, args) };
-}
-
-fn map(length: usize) -> Option<usize> {
-    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    let args = [0, length, PROT_READ | PROT_WRITE, flags, usize::MAX, 0];
-    // SAFETY: it replaces no mapping.
-    let mapped = unsafe { stub::call(nr::MMAP, args) };
-    (!is_error(mapped)).then_some(mapped as usize)
 }
 
 // SAFETY: the allocator below keeps the contract. One thread at a time is in it.

@@ -18,7 +18,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
-use crate::abi::{MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_READ, PROT_WRITE, is_error, nr};
+use crate::abi::{PAGE, nr};
 use crate::frame::{Frame, Next};
 use crate::probe::Reader;
 use crate::state::{Life, is_child, is_filtered};
@@ -172,7 +172,7 @@ pub(crate) fn execute(frame: &mut Frame, at: usize) -> Next {
         |variable: &&Variable| matches!(variable, Variable::Others(_) | Variable::Empty(_));
     let joined = found.kept.iter().filter(is_joined).count() * 2 * ENTRY;
     let length = (room + joined + LEFT_WORDS * WORD).next_multiple_of(PAGE);
-    let Some(memory) = map(length) else { return Next::Pass };
+    let Some(memory) = stub::map(length, 0) else { return Next::Pass };
     let Some(()) = compose(environment, &found, memory, room) else {
         unmap(memory, length);
         return Next::Pass;
@@ -333,14 +333,6 @@ pub(crate) fn free_left() {
         unmap(memory, words + LEFT_WORDS * WORD - memory);
         words = before;
     }
-}
-
-fn map(length: usize) -> Option<usize> {
-    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
-    let args = [0, length, PROT_READ | PROT_WRITE, flags, usize::MAX, 0];
-    // SAFETY: it replaces no mapping.
-    let mapped = unsafe { stub::call(nr::MMAP, args) };
-    (!is_error(mapped)).then_some(mapped as usize)
 }
 
 fn unmap(memory: usize, length: usize) {

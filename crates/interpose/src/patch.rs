@@ -78,8 +78,7 @@ pub(crate) fn with_workshop<R>(work: impl FnOnce(&mut Workshop) -> R) -> Option<
 /// Waits until no other thread patches.
 pub(crate) fn settle() {
     while with_workshop(|_| ()).is_none() {
-        // SAFETY: it changes nothing.
-        unsafe { stub::call(nr::SCHED_YIELD, []) };
+        stub::yield_now();
     }
 }
 

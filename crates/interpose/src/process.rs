@@ -26,10 +26,10 @@ use crate::serve::lock::{self, Room};
 use crate::serve::{changes, choice, clock, cwd, descriptors, facts, kernel_dirs};
 use crate::serve::{memory, survey, umask, why};
 use crate::slow_lock::SlowLock;
-use crate::state::{Counts, Life, has_threads};
+use crate::state::{CallCounts, Counts, Life, has_threads};
 use crate::threads::Threads;
 use crate::trampoline::OpenRegion;
-use crate::{exec, fleet, frame, hook, image, inode_numbers, object, patch, report, scan, signal};
+use crate::{exec, fleet, frame, image, inode_numbers, object, patch, report, scan, signal};
 
 /// What becomes of a part at the events for which something is to be done.
 struct Fates<P> {
@@ -206,8 +206,7 @@ process! {
         // part                         fork                        vfork   exec         thread end
         variables: exec::Variables       [Kept,                       Shared, Environment, Kept, Kept]
         sites: patch::Sites              [Kept,                       Shared, Gone,        Kept, Kept]
-        passed: hook::Passed             [Run(|it| it.begin_again()), Shared, Gone,        Kept, Kept]
-        handovers: why::Handovers        [Run(|it| it.begin_again()), Shared, Gone,        Kept, Kept]
+        call_counts: CallCounts          [Run(|it| it.begin_again()), Shared, Gone,        Kept, Kept]
         choices: choice::Choices         [Run(|it| it.begin_again()), Left,   Gone,        Kept, Kept]
         sigsys_actions: signal::SigsysActions [Kept,                       Left,   Gone,        Kept, Kept]
         parents: frame::Parents          [Kept,                       Shared, Gone,        Kept, Kept]

@@ -26,13 +26,11 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use crate::abi::{
-    AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, SET_SIZE, SIG_BLOCK, SIG_SETMASK, nr,
-};
+use crate::abi::{AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, SET_SIZE, SIG_BLOCK, nr};
 use crate::number::Number;
 use crate::serve::why::{self, Refusal, Why};
-use crate::state::{Counts, Life, has_threads, is_counted, is_filtered, process};
-use crate::{hook, image, stub};
+use crate::state::{CallCounts, Counts, Life, has_threads, is_counted, is_filtered, process};
+use crate::{image, stub};
 
 /// Enough for each number.
 const TEXT: usize = 16 << 10;
@@ -129,11 +127,9 @@ fn append(descriptor: usize, text: &[u8]) {
     let signal = 1_u64 << (SIGXFSZ - 1);
     let (mut before, mut pending, at_once) = (0_u64, 0_u64, [0_u64; 2]);
     let wanted = &raw const signal as usize;
-    let mask = |how, new, old| {
-        // SAFETY: the masks live longer than the call.
-        unsafe { stub::call(nr::RT_SIGPROCMASK, [how, new, old, SET_SIZE]) };
-    };
-    mask(SIG_BLOCK, wanted, &raw mut before as usize);
+    let args = [SIG_BLOCK, wanted, &raw mut before as usize, SET_SIZE];
+    // SAFETY: the kernel reads the one mask, and writes the other.
+    unsafe { stub::call(nr::RT_SIGPROCMASK, args) };
     // SAFETY: the kernel writes into `pending`.
     unsafe { stub::call(nr::RT_SIGPENDING, [&raw mut pending as usize, SET_SIZE]) };
     // SAFETY: the kernel reads from `text`.
@@ -144,7 +140,7 @@ fn append(descriptor: usize, text: &[u8]) {
             stub::call(nr::RT_SIGTIMEDWAIT, [wanted, 0, at_once.as_ptr() as usize, SET_SIZE]);
         }
     }
-    mask(SIG_SETMASK, &raw const before as usize, 0);
+    stub::set_mask(before);
 }
 
 fn open() -> Option<usize> {
@@ -209,14 +205,14 @@ fn fill(text: &mut Text, state: &str) {
     text.add(" ");
     text.add(state);
     text.add("\n");
-    let numbers = 0..=hook::NUMBERS;
-    let passed: u64 = numbers.clone().map(hook::passed).sum();
     let count = |of: &AtomicU64| of.load(Relaxed);
+    let CallCounts { passed, handovers } = CallCounts::here();
+    let calls: u64 = passed.iter().map(count).sum();
     let Counts { served, dispatched, patched, left, adopted } = Counts::here();
     let (served, dispatched) = (count(served), count(dispatched));
     text.line("served", served);
-    text.line("passed", passed);
-    text.line("patched", (passed + served).saturating_sub(dispatched));
+    text.line("passed", calls);
+    text.line("patched", (calls + served).saturating_sub(dispatched));
     text.line("dispatched", dispatched);
     text.line("sites-patched", count(patched));
     text.line("sites-left", count(left));
@@ -235,13 +231,10 @@ fn fill(text: &mut Text, state: &str) {
         }
         text.add("\n");
     }
-    for (number, count) in why::handovers() {
-        text.numbered("handed-over ", number, count);
-    }
-    for number in numbers {
-        let count = hook::passed(number);
-        if count > 0 {
-            text.numbered("call ", number, count);
+    for (name, counts) in [("handed-over ", handovers), ("call ", passed)] {
+        let counts = counts.iter().map(count).enumerate();
+        for (number, count) in counts.filter(|(_, count)| *count > 0) {
+            text.numbered(name, number, count);
         }
     }
 }

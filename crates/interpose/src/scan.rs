@@ -6,7 +6,7 @@
 //! text become its own). So does a child that asks to be traced, because its tracer would take a
 //! call by dispatch for a signal.
 
-use crate::abi::{PROT_EXEC, SET_SIZE, SIG_SETMASK, SIGSYS_BIT, nr};
+use crate::abi::{PROT_EXEC, SIGSYS_BIT};
 use crate::image;
 use crate::maps;
 use crate::object::{self, Object};
@@ -21,16 +21,9 @@ const OBJECTS_MAX: usize = 4;
 /// Patches all sites of the C library and of the loader, in a program with one thread.
 pub(crate) fn patch_all() {
     // A handler that interrupts this and never returns would keep the lock.
-    let all = !SIGSYS_BIT;
-    let mut before = 0_u64;
-    set_mask(&raw const all as usize, &raw mut before as usize);
+    let before = stub::set_mask(!SIGSYS_BIT);
     patch::with_workshop(scan);
-    set_mask(&raw const before as usize, 0);
-}
-
-fn set_mask(new: usize, old: usize) {
-    // SAFETY: callers pass the addresses of masks that live.
-    unsafe { stub::call(nr::RT_SIGPROCMASK, [SIG_SETMASK, new, old, SET_SIZE]) };
+    stub::set_mask(before);
 }
 
 fn scan(workshop: &mut Workshop) {

@@ -270,7 +270,7 @@ pub(crate) unsafe fn deliver(info: *mut SigInfo, context: *mut Context) {
     let mask = (interrupted | action.mask) & !SIGSYS_BIT;
     // A filter may trap this too. Then the handler runs with all signals blocked.
     if !(forced && is_filtered()) {
-        set_mask(mask);
+        stub::set_mask(mask);
     }
     // SAFETY: the program has registered this address as a handler of SIGSYS. One that takes only
     // the number ignores the other arguments.
@@ -279,12 +279,6 @@ pub(crate) unsafe fn deliver(info: *mut SigInfo, context: *mut Context) {
             core::mem::transmute(action.handler);
         handler(SIGSYS as i32, info, context);
     }
-}
-
-fn set_mask(mask: u64) {
-    let at = &raw const mask as usize;
-    // SAFETY: `mask` lives longer than the call.
-    unsafe { stub::call(nr::RT_SIGPROCMASK, [SIG_SETMASK, at, 0, SET_SIZE]) };
 }
 
 /// Ends the process as SIGSYS does by default. If a call was trapped, it is made again, from `at`,

@@ -96,6 +96,17 @@ pub(crate) fn children() -> Option<usize> {
     children.is_multiple_of(BEGUN).then_some(children)
 }
 
+/// Numbers of calls below are counted one by one, the others together.
+pub(crate) const NUMBERS: usize = 512;
+
+/// What the report counts by the number of a call.
+pub(crate) struct CallCounts {
+    /// Calls that were passed on.
+    pub passed: [AtomicU64; NUMBERS + 1],
+    /// Files that the kernel took over because of the call.
+    pub handovers: [AtomicU64; NUMBERS + 1],
+}
+
 impl Life {
     /// Begins the life of a child of `fork`, which has one thread.
     pub(crate) fn begin_again(&self) {
@@ -111,6 +122,23 @@ impl Counts {
     pub(crate) fn begin_again(&self) {
         self.served.store(0, Relaxed);
         self.dispatched.store(0, Relaxed);
+    }
+}
+
+impl CallCounts {
+    /// A child of `fork` counts its own calls.
+    pub(crate) fn begin_again(&self) {
+        if is_counted() {
+            let all = self.passed.iter().chain(&self.handovers);
+            all.for_each(|count| count.store(0, Relaxed));
+        }
+    }
+}
+
+/// One more of the call with this number.
+pub(crate) fn count(counts: &[AtomicU64; NUMBERS + 1], number: usize) {
+    if is_counted() {
+        counts[number.min(NUMBERS)].fetch_add(1, Relaxed);
     }
 }
 

@@ -3,7 +3,9 @@
 //!
 //! Dispatch lets calls of this library's text through and no others.
 
-use crate::abi::{PAGE, nr};
+use crate::abi::{
+    MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_READ, PROT_WRITE, SET_SIZE, SIG_SETMASK, is_error, nr,
+};
 
 // SAFETY: `entry.rs` defines these.
 unsafe extern "C" {
@@ -114,6 +116,55 @@ pub(crate) fn thread() -> usize {
 pub(crate) fn close(descriptor: usize) {
     // SAFETY: callers close only what they have opened.
     unsafe { call(nr::CLOSE, [descriptor]) };
+}
+
+/// Maps private memory of zeros. `None` if there is none.
+pub(crate) fn map(length: usize, flags: usize) -> Option<usize> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | flags;
+    let args = [0, length, PROT_READ | PROT_WRITE, flags, usize::MAX, 0];
+    // SAFETY: it replaces no mapping.
+    let mapped = unsafe { call(nr::MMAP, args) };
+    (!is_error(mapped)).then_some(mapped as usize)
+}
+
+/// Sets the signals that are blocked. Returns those that were.
+pub(crate) fn set_mask(mask: u64) -> u64 {
+    let mut before = 0_u64;
+    let args = [SIG_SETMASK, &raw const mask as usize, &raw mut before as usize, SET_SIZE];
+    // SAFETY: the kernel reads one mask and writes the other.
+    unsafe { call(nr::RT_SIGPROCMASK, args) };
+    before
+}
+
+/// `fcntl` with a command whose argument is a number.
+pub(crate) fn control(descriptor: usize, command: usize, argument: usize) -> isize {
+    // SAFETY: the kernel uses no memory of the process.
+    unsafe { call(nr::FCNTL, [descriptor, command, argument]) }
+}
+
+/// `lseek`.
+pub(crate) fn seek(descriptor: usize, offset: usize, whence: usize) -> isize {
+    // SAFETY: it moves the position in a file.
+    unsafe { call(nr::LSEEK, [descriptor, offset, whence]) }
+}
+
+/// The soft and the hard limit of a resource.
+pub(crate) fn limits(of: usize) -> Option<[u64; 2]> {
+    let mut limits = [0_u64; 2];
+    // SAFETY: the kernel writes into `limits`.
+    let got = unsafe { call(nr::PRLIMIT64, [0, of, 0, limits.as_mut_ptr() as usize]) };
+    (got == 0).then_some(limits)
+}
+
+pub(crate) fn set_limits(of: usize, limits: [u64; 2]) {
+    // SAFETY: the kernel reads the limits.
+    unsafe { call(nr::PRLIMIT64, [0, of, limits.as_ptr() as usize, 0]) };
+}
+
+/// Lets another thread run.
+pub(crate) fn yield_now() {
+    // SAFETY: it changes nothing.
+    unsafe { call(nr::SCHED_YIELD, []) };
 }
 
 /// Ends the process at once.

@@ -70,11 +70,7 @@ pub(super) fn fill(image: &Open, library: &Library, file: &CStr) -> Option<Filli
 
 /// Whether this process may make a file so long. If not, the kernel ends it by SIGXFSZ for trying.
 fn may_be_as_long(length: usize) -> bool {
-    let mut limits = [0_u64; 2];
-    let args = [0, RLIMIT_FSIZE, 0, limits.as_mut_ptr() as usize];
-    // SAFETY: the kernel writes the two limits.
-    let got = unsafe { stub::call(nr::PRLIMIT64, args) };
-    got == 0 && limits[0] >= length as u64
+    stub::limits(RLIMIT_FSIZE).is_some_and(|[soft, _]| soft >= length as u64)
 }
 
 fn write(bytes: &mut [u8], library: &Library, file: &Open) -> Option<()> {

@@ -55,14 +55,12 @@ impl Open {
 
     /// Which of [`SEALS`] the file has. None if it can have none.
     pub(super) fn seals(&self) -> Option<usize> {
-        // SAFETY: it changes nothing.
-        let seals = unsafe { stub::call(nr::FCNTL, [self.0, F_GET_SEALS]) };
+        let seals = stub::control(self.0, F_GET_SEALS, 0);
         Some(usize::try_from(seals).ok()? & SEALS)
     }
 
     pub(super) fn seal(&self) {
-        // SAFETY: the file is an image.
-        unsafe { stub::call(nr::FCNTL, [self.0, F_ADD_SEALS, SEALS]) };
+        stub::control(self.0, F_ADD_SEALS, SEALS);
     }
 
     /// Reads all bytes of `room` from `offset` on.

@@ -9,7 +9,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
-use crate::abi::nr;
+use crate::abi::F_DUPFD_CLOEXEC;
 use crate::state::has_threads;
 use crate::stub;
 
@@ -21,10 +21,6 @@ const ROOM: usize = 24;
 /// A program with a lower limit is left alone.
 const LIMIT_MIN: usize = 64;
 pub(crate) const RLIMIT_NOFILE: usize = 7;
-pub(super) const F_GETFD: usize = 1;
-pub(super) const F_SETFD: usize = 2;
-pub(super) const F_DUPFD_CLOEXEC: usize = 1030;
-pub(super) const FD_CLOEXEC: usize = 1;
 
 /// Ranges of ours.
 const RANGES: usize = 7;
@@ -61,16 +57,12 @@ pub(crate) fn first(table: usize) -> Option<usize> {
 
 /// A soft limit of the process.
 pub(crate) fn limit(of: usize) -> Option<u64> {
-    let mut limits = [0_u64; 2];
-    // SAFETY: the kernel writes into `limits`.
-    let got = unsafe { stub::call(nr::PRLIMIT64, [0, of, 0, limits.as_mut_ptr() as usize]) };
-    (got == 0).then_some(limits[0])
+    stub::limits(of).map(|[soft, _]| soft)
 }
 
 /// Moves a descriptor of ours to a number from `first` on.
 pub(crate) fn move_up(descriptor: usize, first: usize) -> Option<usize> {
-    // SAFETY: it duplicates a descriptor of ours.
-    let moved = unsafe { stub::call(nr::FCNTL, [descriptor, F_DUPFD_CLOEXEC, first]) };
+    let moved = stub::control(descriptor, F_DUPFD_CLOEXEC, first);
     stub::close(descriptor);
     usize::try_from(moved).ok()
 }
@@ -88,19 +80,13 @@ pub(crate) fn move_away(descriptor: usize, at: usize) -> Option<usize> {
 
 /// Runs `work` with as many descriptors as the process could have.
 pub(crate) fn with_whole_limit<R>(work: impl FnOnce() -> R) -> R {
-    let mut limits = [0_u64; 2];
-    let prlimit = |new: usize, old: usize| {
-        // SAFETY: both are 0, or the address of the two words.
-        unsafe { stub::call(nr::PRLIMIT64, [0, RLIMIT_NOFILE, new, old]) }
-    };
-    prlimit(0, limits.as_mut_ptr() as usize);
-    let [soft, hard] = limits;
+    let Some(limits @ [soft, hard]) = stub::limits(RLIMIT_NOFILE) else { return work() };
     if soft == hard {
         return work();
     }
-    prlimit([hard, hard].as_ptr() as usize, 0);
+    stub::set_limits(RLIMIT_NOFILE, [hard, hard]);
     let result = work();
-    prlimit(limits.as_ptr() as usize, 0);
+    stub::set_limits(RLIMIT_NOFILE, limits);
     result
 }
 

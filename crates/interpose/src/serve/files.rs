@@ -49,7 +49,10 @@ pub(super) use open::{Opening, begins_here};
 use warren_base::{Errno, Ino};
 use warren_proto::InodeRef;
 
-use crate::abi::{CLONE_FILES, CLONE_VFORK, CLONE_VM, nr};
+use crate::abi::{
+    CLONE_FILES, CLONE_VFORK, CLONE_VM, F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_GETFL, F_SETFD,
+    FD_CLOEXEC, nr,
+};
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::{self as client, files as fleet, watches};
 use crate::state::is_child;
@@ -57,7 +60,6 @@ use crate::stub;
 use crate::syscalls::OnFile;
 
 use super::answer::give;
-use super::descriptors::{F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, FD_CLOEXEC};
 use super::facts::Admission;
 use super::why::Why;
 use super::{admission, memory, request};
@@ -65,8 +67,6 @@ use pieces::Pieces;
 use pin::pin;
 use table::Served;
 
-const F_DUPFD: usize = 0;
-const F_GETFL: usize = 3;
 const F_SET_RW_HINT: usize = 1036;
 const TCGETS: usize = 0x5401;
 

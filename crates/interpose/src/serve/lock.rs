@@ -15,10 +15,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
 
-use crate::abi::{
-    MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_NONE, PROT_READ, PROT_WRITE, SET_SIZE, SIG_SETMASK,
-    is_error, nr,
-};
+use crate::abi::{PAGE, PROT_NONE, nr};
 use crate::fleet::Client;
 use crate::slow_lock::{AWAITED, SlowLock, TAKEN};
 use crate::state::is_filtered;
@@ -118,25 +115,16 @@ pub(crate) fn undisturbed<R>(work: impl FnOnce() -> R) -> Option<R> {
     if is_filtered() {
         return None;
     }
-    let all = u64::MAX;
-    let mut before = 0_u64;
-    set_mask(&raw const all as usize, &raw mut before as usize);
+    let before = stub::set_mask(u64::MAX);
     let result = work();
-    set_mask(&raw const before as usize, 0);
+    stub::set_mask(before);
     Some(result)
-}
-
-fn set_mask(new: usize, old: usize) {
-    // SAFETY: callers pass the addresses of masks that live.
-    unsafe { stub::call(nr::RT_SIGPROCMASK, [SIG_SETMASK, new, old, SET_SIZE]) };
 }
 
 /// Lets another thread go on, also one of a lower priority.
 pub(crate) fn relax(turn: usize) {
     if turn < YIELDS {
-        // SAFETY: it changes nothing.
-        unsafe { stub::call(nr::SCHED_YIELD, []) };
-        return;
+        return stub::yield_now();
     }
     // `struct timespec`
     let pause: [u64; 2] = [0, PAUSE_NANOS];
@@ -161,14 +149,7 @@ fn place() -> Option<*mut Place> {
 
 #[cold]
 fn map_place() -> Option<usize> {
-    let flags = MAP_PRIVATE | MAP_ANONYMOUS;
-    let args = [0, size_of::<Place>(), PROT_READ | PROT_WRITE, flags, usize::MAX, 0];
-    // SAFETY: it replaces no mapping.
-    let mapped = unsafe { stub::call(nr::MMAP, args) };
-    if is_error(mapped) {
-        return None;
-    }
-    let mapped = mapped as usize;
+    let mapped = stub::map(size_of::<Place>(), 0)?;
     // SAFETY: the page is the lowest of our stack, and nothing is there.
     unsafe { stub::call(nr::MPROTECT, [mapped, PAGE, PROT_NONE]) };
     Mapped::here().0.store(mapped, Relaxed);

@@ -2,7 +2,7 @@
 
 use core::ffi::CStr;
 
-use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
+use crate::abi::{AT_FDCWD, O_CLOEXEC, SEEK_SET, nr};
 use crate::stub;
 
 pub(crate) const OF_LINKS: &[u8] = b"/proc/self/fd/";
@@ -72,8 +72,7 @@ pub(crate) fn each_line(
     room: &mut [u8],
     mut visit: impl FnMut(&[u8]),
 ) -> Option<()> {
-    // SAFETY: it changes the position of a file of ours.
-    unsafe { stub::call(nr::LSEEK, [descriptor, 0, 0]) };
+    stub::seek(descriptor, 0, SEEK_SET);
     let mut filled = 0;
     loop {
         if filled == room.len() {

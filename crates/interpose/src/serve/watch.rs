@@ -1,7 +1,8 @@
 //! Calls of the program that change what answers rest on, and calls that may wait.
 
 use crate::abi::{
-    CLONE_FILES, CLONE_FS, CLONE_NEWPID, CLONE_THREAD, CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP, nr,
+    CLONE_FILES, CLONE_FS, CLONE_NEWPID, CLONE_THREAD, CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP,
+    SEEK_CUR, nr,
 };
 use crate::call::{SystemCall, Verdict};
 use crate::state::{has_threads, is_child};
@@ -17,7 +18,6 @@ use super::{changes, clock, cwd, files, memory, umask, watching};
 const EBADF: isize = 9;
 const EBUSY: isize = 16;
 const ESPIPE: isize = 29;
-const SEEK_CUR: usize = 1;
 /// `prctl`: a bounding capability, security bits, `no_new_privs`, an ambient capability.
 const OF_RIGHTS: [usize; 4] = [24, 28, 38, 47];
 const PR_SET_TSC: usize = 26;
@@ -96,8 +96,7 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
 /// terminal. What another process has sent there may have been waiting, so that a read takes no
 /// time.
 fn is_file(descriptor: usize) -> bool {
-    // SAFETY: it changes nothing.
-    unsafe { stub::call(nr::LSEEK, [descriptor, 0, SEEK_CUR]) != -ESPIPE }
+    stub::seek(descriptor, 0, SEEK_CUR) != -ESPIPE
 }
 
 /// The kernel's rights of this process, or of one of its threads, change with this call.

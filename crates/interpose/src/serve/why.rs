@@ -6,7 +6,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use crate::state::is_counted;
+use crate::state::{self, CallCounts};
 
 macro_rules! reasons {
     ($(#[$doc:meta])* $name:ident { $($variant:ident: $text:literal,)* }) => {
@@ -86,9 +86,6 @@ reasons! {
     }
 }
 
-/// Numbers of calls from here on are not counted.
-const NUMBERS: usize = 512;
-
 /// Why the kernel makes calls, and why the process serves nothing.
 pub(crate) struct Reasons {
     passed: [AtomicU64; Why::ALL.len()],
@@ -96,9 +93,6 @@ pub(crate) struct Reasons {
     fleet_text: AtomicPtr<u8>,
     fleet_text_length: AtomicUsize,
 }
-
-/// Calls because of which the kernel took files over, by number.
-pub(crate) struct Handovers([AtomicU64; NUMBERS]);
 
 /// One more call that goes to the kernel.
 pub(crate) fn count(why: Why) {
@@ -111,15 +105,7 @@ pub(crate) fn passed(why: Why) -> u64 {
 
 /// The kernel takes a file over because of a call with this number.
 pub(crate) fn count_handover(number: usize) {
-    if let Some(count) = Handovers::here().0.get(number).filter(|_| is_counted()) {
-        count.fetch_add(1, Relaxed);
-    }
-}
-
-/// How many times, for each number.
-pub(crate) fn handovers() -> impl Iterator<Item = (usize, u64)> {
-    let counts = Handovers::here().0.iter().map(|count| count.load(Relaxed)).enumerate();
-    counts.filter(|(_, count)| *count > 0)
+    state::count(&CallCounts::here().handovers, number);
 }
 
 /// The last refusal is the one that is reported.
@@ -156,14 +142,5 @@ impl Reasons {
     pub(crate) fn begin_again(&self) {
         set_refusal(Refusal::None);
         self.passed.iter().for_each(|count| count.store(0, Relaxed));
-    }
-}
-
-impl Handovers {
-    /// A child of `fork` counts its own calls.
-    pub(crate) fn begin_again(&self) {
-        if is_counted() {
-            self.0.iter().for_each(|count| count.store(0, Relaxed));
-        }
     }
 }

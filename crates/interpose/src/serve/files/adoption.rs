@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use warren_proto::{AccessMode, InodeRef};
 
-use crate::abi::{O_CLOEXEC, nr};
+use crate::abi::{F_GETFD, F_GETFL, F_SETFD, F_SETFL, FD_CLOEXEC, O_CLOEXEC, SEEK_CUR, nr};
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::names::Place;
 use crate::fleet::written::{self as fleet, WrittenFile};
@@ -42,13 +42,8 @@ use super::super::{clock, memory, proc};
 use super::pending::{self, Made};
 use super::table::{self, OFFSET_END, Object};
 use super::takeover::hand_over;
-use super::{
-    F_GETFD, F_GETFL, F_SET_RW_HINT, F_SETFD, FD_CLOEXEC, TCGETS, arguments, create, placeholder,
-    record_locks, score,
-};
+use super::{F_SET_RW_HINT, TCGETS, arguments, create, placeholder, record_locks, score};
 
-const F_SETFL: usize = 4;
-const SEEK_CUR: usize = 1;
 /// What the writes of a file must have cost, in cycles: about as much as an adoption.
 const ADOPT_AFTER: u64 = 500_000;
 /// What a single write counts for at most. One that took longer has waited for something else.
@@ -363,7 +358,8 @@ fn examine(
     if !is_inside || !stat.is_regular() || !create::may_write(admission) || !score::pays() {
         return None;
     }
-    let [flags, of_number] = [F_GETFL, F_GETFD].map(|command| control(number, command));
+    let [flags, of_number] =
+        [F_GETFL, F_GETFD].map(|command| usize::try_from(stub::control(number, command, 0)).ok());
     let flags = u32::try_from(flags?).ok()?;
     let access = create::access(flags)?;
     let path = proc::target_of(number, &mut room.path)?;
@@ -388,11 +384,6 @@ fn examine(
     Some((Candidate { number, node, access, flags, closes_on_exec }, length))
 }
 
-fn control(number: usize, command: usize) -> Option<usize> {
-    // SAFETY: it changes nothing.
-    usize::try_from(unsafe { stub::call(nr::FCNTL, [number, command]) }).ok()
-}
-
 /// Puts a placeholder in place of the kernel's file. None if the file stays there.
 fn replace(client: &mut Client, candidate: Candidate, first: WrittenFile) -> Option<Replaced> {
     match place(candidate.number, candidate.closes_on_exec) {
@@ -407,8 +398,7 @@ fn replace(client: &mut Client, candidate: Candidate, first: WrittenFile) -> Opt
 /// Returns the offset of the kernel's file, which it closes.
 fn place(number: usize, closes_on_exec: bool) -> Option<u64> {
     let template = placeholder::number()?;
-    // SAFETY: it changes nothing.
-    let offset = unsafe { stub::call(nr::LSEEK, [number, 0, SEEK_CUR]) };
+    let offset = stub::seek(number, 0, SEEK_CUR);
     let offset = u64::try_from(offset).ok().filter(|offset| *offset < OFFSET_END)?;
     let flags = if closes_on_exec { O_CLOEXEC } else { 0 };
     // SAFETY: it closes the file of a number that no call uses now: calls wait for what becomes of

@@ -6,7 +6,7 @@ use warren_base::{Errno, Ino};
 use warren_client::Held;
 use warren_proto::RangeCopy;
 
-use crate::abi::nr;
+use crate::abi::{SEEK_CUR, nr};
 use crate::call::SystemCall;
 use crate::fleet::written::{self as fleet, Wrote};
 use crate::fleet::{Client, files};
@@ -19,8 +19,6 @@ use super::open::O_APPEND;
 use super::table::{self, OFFSET_END, Served};
 
 const EOPNOTSUPP: isize = Errno::EOPNOTSUPP.raw() as isize;
-
-const SEEK_CUR: usize = 1;
 
 /// The most that is copied at once. The kernel does more.
 const COPY_MAX: usize = 1 << 20;
@@ -169,9 +167,7 @@ impl Source {
                 }
             }
             Self::Kernel(descriptor, _) => {
-                let args = [*descriptor, count.wrapping_neg(), SEEK_CUR];
-                // SAFETY: it moves the offset that the read has moved.
-                unsafe { stub::call(nr::LSEEK, args) };
+                stub::seek(*descriptor, count.wrapping_neg(), SEEK_CUR);
             }
         }
     }

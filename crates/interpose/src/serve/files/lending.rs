@@ -20,13 +20,15 @@
 
 use warren_base::Errno;
 
-use crate::abi::{CLONE_FILES, CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP, nr};
+use crate::abi::{
+    CLONE_FILES, CLONE_VFORK, CLONE_VM, F_GETFD, F_SETFD, FD_CLOEXEC, PR_SET_SECCOMP, SEEK_SET,
+};
 use crate::call::{SystemCall, Verdict};
 use crate::state::{self, has_threads, is_child};
 use crate::stub;
 use crate::syscalls::{Class, OnFile};
 
-use super::super::descriptors::{self, F_GETFD, F_SETFD, FD_CLOEXEC, RLIMIT_NOFILE};
+use super::super::descriptors::{self, RLIMIT_NOFILE};
 use super::super::lock::{PATH, Room, undisturbed};
 use super::super::{admission, why};
 use super::table::{self, Served};
@@ -154,8 +156,7 @@ fn lend(file: &Served) -> Result<(), isize> {
             opened => opened,
         };
         let sent = opened.and_then(|opened| {
-            // SAFETY: it moves the offset of a descriptor of ours.
-            unsafe { stub::call(nr::LSEEK, [opened, offset as usize, 0]) };
+            stub::seek(opened, offset as usize, SEEK_SET);
             let sent = passing::send(file.number, opened);
             let put = if opened == file.number { 0 } else { table::put(opened, file) };
             if opened != file.number {
@@ -196,6 +197,7 @@ fn take_back_now() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::nr;
 
     const NUMBER: usize = 7;
 

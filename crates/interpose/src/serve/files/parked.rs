@@ -13,16 +13,13 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
-use crate::abi::nr;
+use crate::abi::{F_DUPFD, F_DUPFD_CLOEXEC, nr};
 use crate::call::SystemCall;
 use crate::state::has_threads;
 use crate::stub;
 use crate::syscalls::Numbers;
 
-use super::super::descriptors;
 use super::{arguments, placeholder};
-
-const F_DUPFD: usize = 0;
 
 /// See the head of this file.
 pub(crate) struct Parked {
@@ -69,12 +66,10 @@ pub(super) fn reserve(closes_on_exec: bool) -> Option<isize> {
         return Some(number as isize);
     }
     placeholder::duplicate(|template| {
-        // SAFETY: it duplicates a descriptor of ours.
-        unsafe {
-            match closes_on_exec {
-                false => stub::call(nr::DUP, [template]),
-                true => stub::call(nr::FCNTL, [template, descriptors::F_DUPFD_CLOEXEC, 0]),
-            }
+        match closes_on_exec {
+            // SAFETY: it duplicates a descriptor of ours.
+            false => unsafe { stub::call(nr::DUP, [template]) },
+            true => stub::control(template, F_DUPFD_CLOEXEC, 0),
         }
     })
 }
@@ -82,11 +77,8 @@ pub(super) fn reserve(closes_on_exec: bool) -> Option<isize> {
 /// The same, from a number on.
 pub(super) fn reserve_from(lowest: usize, closes_on_exec: bool) -> Option<isize> {
     flush();
-    let command = if closes_on_exec { descriptors::F_DUPFD_CLOEXEC } else { F_DUPFD };
-    placeholder::duplicate(|template| {
-        // SAFETY: it duplicates a descriptor of ours.
-        unsafe { stub::call(nr::FCNTL, [template, command, lowest]) }
-    })
+    let command = if closes_on_exec { F_DUPFD_CLOEXEC } else { F_DUPFD };
+    placeholder::duplicate(|template| stub::control(template, command, lowest))
 }
 
 /// The program closes the number, which was given out in this epoch. Returns whether it is parked.

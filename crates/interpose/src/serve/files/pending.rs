@@ -19,11 +19,10 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, SeqCst},
 };
 
-use crate::abi::nr;
+use crate::abi::{F_GETFD, FD_CLOEXEC};
 use crate::state::has_threads;
 use crate::stub;
 
-use super::super::descriptors::{F_GETFD, FD_CLOEXEC};
 use super::super::lock::relax;
 use super::places::DESCRIPTORS;
 
@@ -150,8 +149,7 @@ pub(in super::super) fn before_child(shares_memory: bool) {
 }
 
 fn closes_on_exec(number: usize) -> bool {
-    // SAFETY: it changes nothing.
-    let flags = unsafe { stub::call(nr::FCNTL, [number, F_GETFD, 0]) };
+    let flags = stub::control(number, F_GETFD, 0);
     usize::try_from(flags).is_ok_and(|flags| flags & FD_CLOEXEC != 0)
 }
 

@@ -17,7 +17,7 @@ use core::sync::atomic::{
 
 use warren_base::Ino;
 
-use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
+use crate::abi::{AT_FDCWD, F_GETFL, O_CLOEXEC, nr};
 use crate::inode_numbers::ino_of;
 use crate::state::children;
 use crate::stub;
@@ -29,7 +29,6 @@ use super::super::kernel::{BASIC_STATS, Statx};
 use super::super::proc;
 use super::pin::pin as the_pin;
 
-const F_GETFL: usize = 3;
 const O_PATH: usize = 0o1000_0000;
 const AF_UNIX: usize = 1;
 const SOCK_STREAM: usize = 1;
@@ -156,22 +155,15 @@ fn open(path: usize) -> Option<usize> {
 /// Runs `open` where the process has as many descriptors as it may have: with a higher limit, or,
 /// if there is none, without the template, which is made again when it is needed. Under the lock.
 pub(super) fn with_one_more<R>(open: impl FnOnce() -> R) -> R {
-    let mut limits = [0_u64; 2];
-    let at = limits.as_mut_ptr() as usize;
-    // SAFETY: the kernel writes into `limits`.
-    unsafe { stub::call(nr::PRLIMIT64, [0, RLIMIT_NOFILE, 0, at]) };
+    let limits = stub::limits(RLIMIT_NOFILE).unwrap_or_default();
     let higher = [limits[1].min(limits[0].saturating_add(1)), limits[1]];
     if higher == limits {
         forget_template();
         return open();
     }
-    let set = |limits: &[u64; 2]| {
-        // SAFETY: the kernel reads the limits.
-        unsafe { stub::call(nr::PRLIMIT64, [0, RLIMIT_NOFILE, limits.as_ptr() as usize, 0]) }
-    };
-    set(&higher);
+    stub::set_limits(RLIMIT_NOFILE, higher);
     let result = open();
-    set(&limits);
+    stub::set_limits(RLIMIT_NOFILE, limits);
     result
 }
 
@@ -181,8 +173,7 @@ pub(super) fn device() -> u64 {
 
 /// Whether the number leads to a placeholder still, also in a child, whose descriptors are others.
 pub(super) fn is_at(number: usize) -> bool {
-    // SAFETY: it changes nothing.
-    let flags = unsafe { stub::call(nr::FCNTL, [number, F_GETFL, 0]) };
+    let flags = stub::control(number, F_GETFL, 0);
     let found = || Statx::of_descriptor(number, BASIC_STATS);
     usize::try_from(flags).is_ok_and(|flags| flags & O_PATH != 0)
         && found().is_some_and(|found| found.is_socket())

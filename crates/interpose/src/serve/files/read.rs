@@ -2,6 +2,7 @@
 
 use warren_base::Errno;
 
+use crate::abi::{SEEK_CUR, SEEK_END, SEEK_SET};
 use crate::fleet::files as fleet;
 
 use super::super::lock::Room;
@@ -9,9 +10,6 @@ use super::super::{admission, memory};
 use super::pieces::{Pieces, READ_MAX};
 use super::table::{OFFSET_END, Served};
 
-const SEEK_SET: usize = 0;
-const SEEK_CUR: usize = 1;
-const SEEK_END: usize = 2;
 const SEEK_DATA: usize = 3;
 const SEEK_HOLE: usize = 4;
 const EINVAL: isize = Errno::EINVAL.raw() as isize;

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use warren_base::{ClientId, Errno};
 use warren_proto::{HANDOVER_NAME_MAX, Handover};
 
-use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
+use crate::abi::{AT_FDCWD, F_SETFL, O_CLOEXEC, SEEK_END, SEEK_SET, nr};
 use crate::fleet::{Client, directories, files as fleet, written};
 use crate::state::is_child;
 use crate::stub;
@@ -24,8 +24,6 @@ use super::table::{self, AtCell, Served};
 use super::{parked, placeholder, score};
 
 const O_NONBLOCK: usize = 0o4000;
-const F_SETFL: usize = 4;
-const SEEK_END: usize = 2;
 /// How often the kernel asks for the end of a file.
 const ENDS_MAX: usize = 8;
 const EROFS: isize = Errno::EROFS.raw() as isize;
@@ -92,8 +90,7 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
     if file.is_written() {
         show_end(&mut room.client, file, opened);
     }
-    // SAFETY: it moves the offset of a descriptor of ours.
-    unsafe { stub::call(nr::LSEEK, [opened, offset as usize, 0]) };
+    stub::seek(opened, offset as usize, SEEK_SET);
     // Duplicates stay duplicates.
     for other in file.duplicates() {
         if other.freeze().is_some() {
@@ -117,8 +114,7 @@ fn show_end(client: &mut Client, file: &Served, opened: usize) {
     for _ in 0..ENDS_MAX {
         let Some(attr) = directories::attr(client, file.node()) else { return };
         let _asked = Statx::asked_for(opened, BASIC_STATS);
-        // SAFETY: it moves the offset of a descriptor of ours.
-        let end = unsafe { stub::call(nr::LSEEK, [opened, 0, SEEK_END]) };
+        let end = stub::seek(opened, 0, SEEK_END);
         if usize::try_from(end).is_ok_and(|end| end as u64 == attr.size) {
             return;
         }
@@ -233,8 +229,7 @@ fn same_inode(file: &Served, at: (usize, usize)) -> Result<usize, isize> {
         return Err(-EIO);
     }
     if flags & O_NONBLOCK == 0 {
-        // SAFETY: it is ours so far.
-        unsafe { stub::call(nr::FCNTL, [opened, F_SETFL, flags]) };
+        stub::control(opened, F_SETFL, flags);
     }
     Ok(opened)
 }
