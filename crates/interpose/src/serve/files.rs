@@ -19,6 +19,7 @@ pub(crate) mod adoption;
 mod arguments;
 mod copy;
 pub(crate) mod create;
+mod descriptor;
 mod directory;
 mod handover;
 mod hints;

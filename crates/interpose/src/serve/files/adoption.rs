@@ -39,8 +39,9 @@ use super::super::request::{Request, Want};
 use super::super::survey::{self, Phase};
 use super::super::why::Why;
 use super::super::{clock, memory, proc};
+use super::descriptor::OFFSET_END;
 use super::pending::{self, Made};
-use super::table::{self, OFFSET_END, Object};
+use super::table::{self, Object};
 use super::takeover::hand_over;
 use super::{F_SET_RW_HINT, TCGETS, arguments, create, placeholder, record_locks, score};
 

@@ -15,8 +15,9 @@ use crate::stub;
 use super::super::admission;
 use super::super::kernel::{Statx, TYPE};
 use super::super::lock::Room;
+use super::descriptor::OFFSET_END;
 use super::open::O_APPEND;
-use super::table::{self, OFFSET_END, Served};
+use super::table::{self, Served};
 
 const EOPNOTSUPP: isize = Errno::EOPNOTSUPP.raw() as isize;
 

@@ -7,8 +7,9 @@ use crate::fleet::files as fleet;
 
 use super::super::lock::Room;
 use super::super::{admission, memory};
+use super::descriptor::OFFSET_END;
 use super::pieces::{Pieces, READ_MAX};
-use super::table::{OFFSET_END, Served};
+use super::table::Served;
 
 const SEEK_DATA: usize = 3;
 const SEEK_HOLE: usize = 4;

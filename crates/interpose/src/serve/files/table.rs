@@ -4,19 +4,11 @@
 //! inheritance are the kernel's own. A call that is not seen here finds the placeholder, which
 //! cannot be read, written or opened.
 //!
-//! ```text
-//! state    bit 0 open    bit 1 frozen    bit 2 directory    bit 3 written    bit 4 returned
-//!          bits 8.. number of the held file    bits 32.. generation
-//! offset   bits 0..48 offset    bits 48..63 low bits of the generation    bit 63 frozen
-//! ```
-//!
-//! A file that is frozen is about to become the kernel's: its offset is taken, and calls wait until
-//! that is done. Reading moves the offset by one exchange, so that threads that read from one
-//! descriptor get each byte once.
+//! What is known of a number is one of the states of [`super::descriptor`].
 
 use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+    Ordering::{Acquire, Relaxed, Release},
 };
 
 use warren_base::Ino;
@@ -26,6 +18,7 @@ use warren_proto::{Capability, Handle, InodeRef};
 use super::super::descriptors;
 use super::super::facts;
 use super::super::lock::{relax, undisturbed};
+use super::descriptor::{Descriptor, Kind, Offset, State, Word};
 use super::passing;
 use super::pin::pin;
 use super::places::{self, DESCRIPTORS};
@@ -35,27 +28,14 @@ use crate::fleet::written::WrittenFile;
 use crate::state::is_child;
 use crate::stub;
 
-const OPEN: u64 = 1;
-const FROZEN: u64 = 2;
-const DIRECTORY: u64 = 4;
-const WRITTEN: u64 = 8;
-/// A child has taken it, so the kernel has it. What it holds at its cell is not closed yet.
-const RETURNED: u64 = 16;
-const HELD_SHIFT: u32 = 8;
-const GENERATION_SHIFT: u32 = 32;
-const OFFSET_BITS: u32 = 48;
-/// Offsets are below.
-pub(crate) const OFFSET_END: u64 = 1 << (OFFSET_BITS - 1);
-/// The bit in the offset of a frozen file, which moves no more.
-const TAKEN: u64 = 1 << 63;
 const WORD: usize = size_of::<u64>();
 /// The longest path that is kept.
 const PATH_WORDS: usize = 48;
 pub(crate) const PATH_MAX: usize = PATH_WORDS * WORD;
 
 pub(crate) struct File {
-    state: AtomicU64,
-    offset: AtomicU64,
+    state: State,
+    offset: Offset,
     /// The number of a directory's place, which duplicates share.
     place: AtomicUsize,
     /// The handle of a file that is written, and the guard of its lease.
@@ -95,7 +75,8 @@ pub(crate) struct Table {
 #[derive(Clone, Copy)]
 pub(crate) struct Served {
     pub number: usize,
-    state: u64,
+    word: Word,
+    kind: Kind,
     file: &'static File,
 }
 
@@ -154,14 +135,14 @@ pub(crate) fn are_any() -> bool {
 pub(crate) fn find(number: usize) -> Option<Served> {
     let file = Files::here().0.get(number)?;
     for turn in 0.. {
-        let state = file.state.load(Acquire);
-        match state & (OPEN | FROZEN) {
-            OPEN => return Some(Served { number, state, file }),
-            0 => return None,
-            _ if !Table::here().is_lent.load(Acquire) => relax(turn),
+        let word = file.state.load();
+        match word.decode() {
+            Descriptor::Open(kind) => return Some(Served { number, word, kind, file }),
+            Descriptor::Free | Descriptor::Returned(_) => return None,
+            Descriptor::Frozen(_) if !is_lent() => relax(turn),
             // A child's descriptors are not these.
-            _ if is_child() => return None,
-            _ => arrive(),
+            Descriptor::Frozen(_) if is_child() => return None,
+            Descriptor::Frozen(_) => arrive(),
         }
     }
     None
@@ -197,8 +178,7 @@ pub(super) fn arrive() {
                     stub::close(opened);
                 }
                 if let Some(file) = file {
-                    let state = file.state & !OPEN | RETURNED;
-                    file.file.state.store(state, Release);
+                    file.file.state.come_back(file.word);
                     Table::here().has_returned.store(true, Release);
                 }
             }
@@ -222,18 +202,19 @@ pub(super) fn has_returned() -> bool {
 /// Files that have arrived, which are not in the table any more.
 pub(super) fn take_returned() -> impl Iterator<Item = Served> {
     Table::here().has_returned.store(false, Release);
-    Files::here().0[..=Table::here().highest.load(Relaxed)].iter().enumerate().filter_map(
-        |(number, file)| {
-            let state = file.state.load(Acquire);
-            let served = Served { number, state, file };
-            let is_returned = state & RETURNED != 0;
-            if is_returned {
-                file.state.store(state & !RETURNED, Release);
-                served.leave();
-            }
-            is_returned.then_some(served)
-        },
-    )
+    all().filter_map(|(number, file)| {
+        let word = file.state.load();
+        let Descriptor::Returned(kind) = word.decode() else { return None };
+        let served = Served { number, word, kind, file };
+        file.state.end(word);
+        served.leave();
+        Some(served)
+    })
+}
+
+/// Numbers that may have been open.
+fn all() -> impl Iterator<Item = (usize, &'static File)> {
+    Files::here().0[..=Table::here().highest.load(Relaxed)].iter().enumerate()
 }
 
 /// Whether a file can have this number.
@@ -249,20 +230,18 @@ pub(crate) fn has(number: usize) -> bool {
 /// So a caller that looks afterwards whether it was noted misses nothing.
 pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
     let Some(file) = Files::here().0.get(number).filter(|_| pin().join()) else { return false };
-    let generation = (file.state.load(Relaxed) >> GENERATION_SHIFT).wrapping_add(1);
     let (kind, node, client) = match open {
-        Object::File(open) => (u64::from(open.held.0) << HELD_SHIFT, open.node, open.client),
+        Object::File(open) => (Kind::Read(open.held), open.node, open.client),
         Object::Written(open) => {
             file.open.store(open.handle.open, Relaxed);
             open.guard.store(&file.guard);
-            (WRITTEN, open.node, open.client)
+            (Kind::Written, open.node, open.client)
         }
         Object::Directory(node, place) => {
             file.place.store(*place, Relaxed);
-            (DIRECTORY, *node, 0)
+            (Kind::Directory, *node, 0)
         }
     };
-    let state = generation << GENERATION_SHIFT | kind | OPEN;
     file.client.store(client, Relaxed);
     file.ino.store(node.ino.0, Relaxed);
     file.capability.store(node.capability.0, Relaxed);
@@ -276,9 +255,10 @@ pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
         [] => file.set_path(opening.path),
         base => file.set_joined(base, opening.path),
     }
-    file.offset.store(tagged(state, opening.offset), Relaxed);
+    let word = file.state.next(kind);
+    file.offset.begin(word, opening.offset);
     Table::here().highest.fetch_max(number, Relaxed);
-    file.state.store(state, SeqCst);
+    file.state.open(word);
     true
 }
 
@@ -291,32 +271,28 @@ pub(crate) fn among(first: usize, last: usize) -> impl Iterator<Item = Served> {
 
 /// The same without those that become the kernel's. Does not wait.
 pub(super) fn unfrozen() -> impl Iterator<Item = Served> {
-    Files::here().0[..=Table::here().highest.load(Relaxed)].iter().enumerate().filter_map(
-        |(number, file)| {
-            let state = file.state.load(Acquire);
-            (state & (OPEN | FROZEN) == OPEN).then_some(Served { number, state, file })
-        },
-    )
+    all().filter_map(|(number, file)| {
+        let word = file.state.load();
+        let Descriptor::Open(kind) = word.decode() else { return None };
+        Some(Served { number, word, kind, file })
+    })
 }
 
 /// A file that is becoming the kernel's.
 fn frozen(number: usize) -> Option<Served> {
     let file = Files::here().0.get(number)?;
-    let state = file.state.load(Acquire);
-    (state & FROZEN != 0).then_some(Served { number, state: state & !FROZEN, file })
+    let word = file.state.load();
+    let Descriptor::Frozen(kind) = word.decode() else { return None };
+    Some(Served { number, word, kind, file })
 }
 
 /// What was being handed over, and is not any more: by another thread of the parent of a child of
 /// `fork`, or by a child of `vfork`.
 pub(super) fn unfreeze_all() {
-    for file in &Files::here().0[..=Table::here().highest.load(Relaxed)] {
-        file.offset.fetch_and(!TAKEN, Relaxed);
-        file.state.fetch_and(!FROZEN, Relaxed);
+    for (_, file) in all() {
+        file.offset.give_back();
+        file.state.thaw();
     }
-}
-
-fn tagged(state: u64, offset: u64) -> u64 {
-    ((state >> GENERATION_SHIFT) << OFFSET_BITS | offset) & !TAKEN
 }
 
 impl File {
@@ -347,14 +323,16 @@ impl Served {
     /// Whether it is still this file, and not about to become the kernel's. After it was closed,
     /// what it held may be another file's.
     pub(crate) fn is_open(&self) -> bool {
-        self.file.state.load(Acquire) == self.state
+        self.file.state.load() == self.word
     }
 
     /// Returns the client's number of a file that is only read. `None` for others, and if the
     /// client that holds it has ended.
     pub(crate) fn held(&self) -> Option<Held> {
-        let is_read = self.state & (DIRECTORY | WRITTEN) == 0;
-        (is_read && self.is_here()).then_some(Held((self.state as u32) >> HELD_SHIFT))
+        match self.kind {
+            Kind::Read(held) if self.is_here() => Some(held),
+            _ => None,
+        }
     }
 
     /// The handle of a file that is written. `None` for others, and if the client that holds it has
@@ -379,11 +357,11 @@ impl Served {
     }
 
     pub(crate) fn is_written(&self) -> bool {
-        self.state & WRITTEN != 0
+        self.kind == Kind::Written
     }
 
     pub(crate) fn is_directory(&self) -> bool {
-        self.state & DIRECTORY != 0
+        self.kind == Kind::Directory
     }
 
     /// The place in a directory. Used under the lock.
@@ -464,22 +442,18 @@ impl Served {
 
     /// The file's offset. `None` if the file is not open any more, or becomes the kernel's.
     pub(crate) fn offset(&self) -> Option<u64> {
-        let word = self.file.offset.load(Acquire);
-        let offset = word & ((1 << OFFSET_BITS) - 1);
-        (word == tagged(self.state, offset)).then_some(offset)
+        self.file.offset.get(self.word)
     }
 
     /// Moves the offset, if it is still where it was.
     pub(crate) fn seek(&self, from: u64, to: u64) -> bool {
-        let [from, to] = [from, to].map(|offset| tagged(self.state, offset));
-        self.file.offset.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
+        self.file.offset.seek(self.word, from, to)
     }
 
     /// Takes the file out of the table. False if another thread has done so, or makes it the
     /// kernel's.
     pub(crate) fn take(&self) -> bool {
-        let closed = self.state & !(OPEN | FROZEN);
-        let taken = self.file.state.compare_exchange(self.state, closed, AcqRel, Relaxed).is_ok();
+        let taken = self.file.state.close(self.word);
         if taken {
             self.leave();
         }
@@ -495,21 +469,19 @@ impl Served {
 
     /// Makes all other calls wait, and returns the offset. None if the file is not open any more.
     pub(crate) fn freeze(&self) -> Option<u64> {
-        let frozen = self.state | FROZEN;
-        self.file.state.compare_exchange(self.state, frozen, AcqRel, Relaxed).ok()?;
-        Some(self.file.offset.fetch_or(TAKEN, AcqRel) & ((1 << OFFSET_BITS) - 1))
+        self.file.state.freeze(self.word).then(|| self.file.offset.take())
     }
 
     /// Takes a frozen file out of the table.
     pub(crate) fn end(&self) {
         self.leave();
-        self.file.state.store(self.state & !(OPEN | FROZEN), Release);
+        self.file.state.end(self.word);
     }
 
     /// Lets calls go on.
     pub(crate) fn unfreeze(&self) {
-        self.file.offset.fetch_and(!TAKEN, Relaxed);
-        self.file.state.store(self.state, Release);
+        self.file.offset.give_back();
+        self.file.state.unfreeze(self.word);
     }
 }
 
@@ -517,44 +489,12 @@ impl Served {
 mod tests {
     use super::*;
 
-    /// A file that is not in the table, opened with this generation and offset.
-    fn opened(generation: u64, offset: u64) -> Served {
-        // SAFETY: zeros are legal values of its words.
-        let file: &'static File = Box::leak(Box::new(unsafe { core::mem::zeroed() }));
-        let state = generation << GENERATION_SHIFT | WRITTEN | OPEN;
-        file.state.store(state, Relaxed);
-        file.offset.store(tagged(state, offset), Relaxed);
-        Served { number: 7, state, file }
-    }
-
-    #[test]
-    fn the_offset_of_a_frozen_file_stays() {
-        let file = opened(3, 100);
-        assert_eq!((file.offset(), file.is_open()), (Some(100), true));
-        assert!(file.seek(100, 200) && !file.seek(100, 300), "another thread has moved it");
-        assert_eq!((file.freeze(), file.freeze()), (Some(200), None));
-        assert!(!file.is_open() && file.offset().is_none() && !file.seek(200, 300));
-        assert!(!file.take(), "the kernel takes it over");
-        file.unfreeze();
-        assert!(file.is_open() && file.seek(200, OFFSET_END - 1));
-        assert_eq!(file.freeze(), Some(OFFSET_END - 1));
-    }
-
-    #[test]
-    fn a_number_that_is_used_again_is_another_file() {
-        let old = opened(1, 5);
-        let state = 2 << GENERATION_SHIFT | OPEN;
-        old.file.state.store(state, Relaxed);
-        old.file.offset.store(tagged(state, 5), Relaxed);
-        assert!(!old.is_open() && old.offset().is_none() && !old.seek(5, 6));
-        assert!(old.freeze().is_none() && !old.take());
-        let new = Served { state, ..old };
-        assert_eq!((new.offset(), new.is_written()), (Some(5), false));
-    }
-
     #[test]
     fn paths_are_kept_with_where_they_begin() {
-        let file = opened(1, 0);
+        // SAFETY: zeros are legal values of its words.
+        let file: &'static File = Box::leak(Box::new(unsafe { core::mem::zeroed() }));
+        let kind = Kind::Written;
+        let file = Served { number: 7, word: file.state.next(kind), kind, file };
         let mut room = [0; PATH_MAX];
         for path in [&b"a"[..], b"exactly8", b"a/longer/path", &[b'x'; PATH_MAX]] {
             file.file.set_path(path);

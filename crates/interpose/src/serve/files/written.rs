@@ -15,11 +15,12 @@ use crate::syscalls::OnFile;
 use super::super::lock::Room;
 use super::super::request::O_WRONLY;
 use super::super::{admission, memory, setting};
+use super::descriptor::OFFSET_END;
 use super::open::{O_ACCMODE, O_APPEND, SERVED_MAX};
 use super::pieces::{self, Pieces, READ_MAX};
 use super::read::{self, target};
 use super::sync;
-use super::table::{OFFSET_END, Served};
+use super::table::Served;
 
 const EBADF: isize = Errno::EBADF.raw() as isize;
 const EINVAL: isize = Errno::EINVAL.raw() as isize;

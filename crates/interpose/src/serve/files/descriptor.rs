@@ -1,0 +1,256 @@
+//! The states of a descriptor that may be served here.
+//!
+//! ```text
+//!        add              freeze             end
+//!  Free ─────▶ Open ─────────────▶ Frozen ───────────────▶ Free      the kernel has the file
+//!   ▲            │ ◀───────────── │
+//!   └────────────┘    unfreeze     │ a child of `vfork` has passed the file (`lending`)
+//!       take                       ▼
+//!                              Returned ─────────────────▶ Free      its cell knows it
+//!                                         take_returned
+//! ```
+//!
+//! A state is one word, so that threads change it by one exchange. Each file that is opened under a
+//! number has another generation: a thread that has found a file does nothing to the next one.
+//!
+//! ```text
+//! state    bit 0 open    bit 1 frozen    bit 2 directory    bit 3 written    bit 4 returned
+//!          bits 8.. number of the held file    bits 32.. generation
+//! offset   bits 0..48 offset    bits 48..63 low bits of the generation    bit 63 frozen
+//! ```
+//!
+//! A file that is frozen is about to become the kernel's: its offset is taken, and calls wait until
+//! that is done. Reading moves the offset by one exchange, so that threads that read from one
+//! descriptor get each byte once.
+
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
+};
+
+use warren_client::Held;
+
+const OPEN: u64 = 1;
+const FROZEN: u64 = 2;
+const DIRECTORY: u64 = 4;
+const WRITTEN: u64 = 8;
+const RETURNED: u64 = 16;
+const HELD_SHIFT: u32 = 8;
+const GENERATION_SHIFT: u32 = 32;
+const OFFSET_BITS: u32 = 48;
+/// Offsets are below.
+pub(super) const OFFSET_END: u64 = 1 << (OFFSET_BITS - 1);
+/// The bit in the offset of a frozen file, which moves no more.
+const TAKEN: u64 = 1 << 63;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Descriptor {
+    /// The number is the kernel's.
+    Free,
+    Open(Kind),
+    /// The file is becoming the kernel's.
+    Frozen(Kind),
+    /// A child has taken the file, so the kernel has it. What it holds at its cell is not closed
+    /// yet.
+    Returned(Kind),
+}
+
+/// What is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A file that is only read, which the client holds.
+    Read(Held),
+    Written,
+    Directory,
+}
+
+/// The word of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Word(u64);
+
+pub(super) struct State(AtomicU64);
+
+pub(super) struct Offset(AtomicU64);
+
+impl Word {
+    pub(super) fn decode(self) -> Descriptor {
+        let kind = match self.0 & (DIRECTORY | WRITTEN) {
+            0 => Kind::Read(Held((self.0 as u32) >> HELD_SHIFT)),
+            WRITTEN => Kind::Written,
+            _ => Kind::Directory,
+        };
+        match self.0 & (OPEN | FROZEN | RETURNED) {
+            0 => Descriptor::Free,
+            OPEN => Descriptor::Open(kind),
+            RETURNED => Descriptor::Returned(kind),
+            _ => Descriptor::Frozen(kind),
+        }
+    }
+
+    fn with(self, state: u64) -> Self {
+        Self(self.0 & !(OPEN | FROZEN | RETURNED) | state)
+    }
+
+    /// The word of the offset of this file.
+    fn tagged(self, offset: u64) -> u64 {
+        ((self.0 >> GENERATION_SHIFT) << OFFSET_BITS | offset) & !TAKEN
+    }
+}
+
+impl State {
+    pub(super) fn load(&self) -> Word {
+        Word(self.0.load(Acquire))
+    }
+
+    /// The word of the next file, which [`Self::open`] makes known.
+    pub(super) fn next(&self, kind: Kind) -> Word {
+        let generation = (self.0.load(Relaxed) >> GENERATION_SHIFT).wrapping_add(1);
+        let kind = match kind {
+            Kind::Read(held) => u64::from(held.0) << HELD_SHIFT,
+            Kind::Written => WRITTEN,
+            Kind::Directory => DIRECTORY,
+        };
+        Word(generation << GENERATION_SHIFT | kind | OPEN)
+    }
+
+    pub(super) fn open(&self, word: Word) {
+        self.0.store(word.0, SeqCst);
+    }
+
+    /// Returns whether the file was open, and is frozen now.
+    pub(super) fn freeze(&self, word: Word) -> bool {
+        self.exchange(word, word.with(OPEN | FROZEN))
+    }
+
+    /// Returns whether the file was open, and is not any more.
+    pub(super) fn close(&self, word: Word) -> bool {
+        self.exchange(word, word.with(0))
+    }
+
+    fn exchange(&self, from: Word, to: Word) -> bool {
+        self.0.compare_exchange(from.0, to.0, AcqRel, Relaxed).is_ok()
+    }
+
+    /// A frozen file is served again.
+    pub(super) fn unfreeze(&self, word: Word) {
+        self.0.store(word.with(OPEN).0, Release);
+    }
+
+    /// A frozen file has come back from a child.
+    pub(super) fn come_back(&self, word: Word) {
+        self.0.store(word.with(RETURNED).0, Release);
+    }
+
+    /// A frozen or returned file is the kernel's.
+    pub(super) fn end(&self, word: Word) {
+        self.0.store(word.with(0).0, Release);
+    }
+
+    /// Whatever was frozen is served again.
+    pub(super) fn thaw(&self) {
+        self.0.fetch_and(!FROZEN, Relaxed);
+    }
+}
+
+impl Offset {
+    pub(super) fn begin(&self, word: Word, offset: u64) {
+        self.0.store(word.tagged(offset), Relaxed);
+    }
+
+    /// `None` if another file has the number, or the file is frozen.
+    pub(super) fn get(&self, word: Word) -> Option<u64> {
+        let found = self.0.load(Acquire);
+        let offset = found & ((1 << OFFSET_BITS) - 1);
+        (found == word.tagged(offset)).then_some(offset)
+    }
+
+    /// Moves the offset, if it is still where it was.
+    pub(super) fn seek(&self, word: Word, from: u64, to: u64) -> bool {
+        let [from, to] = [from, to].map(|offset| word.tagged(offset));
+        self.0.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Takes the offset of a frozen file, which moves no more.
+    pub(super) fn take(&self) -> u64 {
+        self.0.fetch_or(TAKEN, AcqRel) & ((1 << OFFSET_BITS) - 1)
+    }
+
+    pub(super) fn give_back(&self) {
+        self.0.fetch_and(!TAKEN, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [Kind; 4] =
+        [Kind::Read(Held(0)), Kind::Read(Held(0xff_ffff)), Kind::Written, Kind::Directory];
+
+    fn state() -> State {
+        State(AtomicU64::new(0))
+    }
+
+    #[test]
+    fn a_file_goes_through_its_states() {
+        for kind in KINDS {
+            let state = state();
+            assert_eq!(state.load().decode(), Descriptor::Free);
+            let word = state.next(kind);
+            assert_eq!(state.load().decode(), Descriptor::Free, "it is not known yet");
+            state.open(word);
+            assert_eq!(state.load().decode(), Descriptor::Open(kind));
+            assert!(state.freeze(word));
+            assert_eq!(state.load().decode(), Descriptor::Frozen(kind));
+            assert!(!state.freeze(word) && !state.close(word), "it is frozen already");
+            state.unfreeze(word);
+            assert_eq!(state.load(), word);
+            assert!(state.freeze(word));
+            state.come_back(state.load());
+            assert_eq!(state.load().decode(), Descriptor::Returned(kind));
+            assert!(!state.close(word), "it is the kernel's");
+            state.end(state.load());
+            assert_eq!(state.load().decode(), Descriptor::Free);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_has_found_a_file_does_nothing_to_the_next_one() {
+        let state = state();
+        let first = state.next(Kind::Written);
+        state.open(first);
+        assert!(state.close(first));
+        let second = state.next(Kind::Written);
+        assert_ne!(first, second);
+        state.open(second);
+        assert!(!state.close(first) && !state.freeze(first));
+        let offset = Offset(AtomicU64::new(0));
+        offset.begin(second, 5);
+        assert!(offset.get(first).is_none() && !offset.seek(first, 5, 6));
+        assert_eq!(offset.get(second), Some(5));
+    }
+
+    #[test]
+    fn the_offset_of_a_frozen_file_does_not_move() {
+        let (state, offset) = (state(), Offset(AtomicU64::new(0)));
+        let word = state.next(Kind::Read(Held(3)));
+        offset.begin(word, OFFSET_END - 1);
+        assert!(offset.seek(word, OFFSET_END - 1, 7) && !offset.seek(word, 8, 9));
+        assert_eq!(offset.take(), 7);
+        assert!(offset.get(word).is_none() && !offset.seek(word, 7, 8));
+        offset.give_back();
+        assert_eq!(offset.get(word), Some(7));
+    }
+
+    #[test]
+    fn what_another_process_has_frozen_is_thawed() {
+        let state = state();
+        state.thaw();
+        assert_eq!(state.load().decode(), Descriptor::Free);
+        let word = state.next(Kind::Directory);
+        state.open(word);
+        assert!(state.freeze(word));
+        state.thaw();
+        assert_eq!(state.load(), word);
+    }
+}
