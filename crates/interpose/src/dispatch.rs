@@ -11,7 +11,7 @@ use crate::abi::{
     PR_SYS_DISPATCH_ON, SA_NODEFER, SA_ONSTACK, SA_RESTORER, SA_SIGINFO, SET_SIZE, SIGSYS,
     SIGSYS_BIT, SYS_USER_DISPATCH, SigAction, SigInfo, nr, reg,
 };
-use crate::state::Counts;
+use crate::counts::Counts;
 use crate::{patch, serve, signal, stub};
 
 /// Makes our handler the handler of SIGSYS.

@@ -10,8 +10,8 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::call::{SystemCall, Verdict};
+use crate::counts::{CallCounts, Counts, count};
 use crate::serve;
-use crate::state::{CallCounts, Counts, count};
 
 /// Handed every call of the program once.
 pub(crate) fn hook(call: &SystemCall) -> Verdict {

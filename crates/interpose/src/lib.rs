@@ -32,6 +32,7 @@ mod abi;
 mod arena;
 mod call;
 mod calls;
+mod counts;
 mod decode;
 mod dispatch;
 mod entry;

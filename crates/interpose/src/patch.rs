@@ -22,11 +22,12 @@ use core::sync::atomic::{
 };
 
 use crate::abi::{PAGE, PROT_WRITE, nr};
+use crate::counts::Counts;
 use crate::image;
 use crate::maps::BUFFER;
 use crate::object::{Object, Objects};
 use crate::site::{self, SYSCALL, Site};
-use crate::state::{Counts, has_threads, is_filtered};
+use crate::state::{has_threads, is_filtered};
 use crate::stub;
 use crate::trampoline::{self, Trampolines};
 

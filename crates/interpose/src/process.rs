@@ -19,6 +19,7 @@ use core::mem::offset_of;
 use core::sync::atomic::AtomicU64;
 
 use crate::abi::PAGE;
+use crate::counts::{CallCounts, Counts};
 use crate::serve::admission::{self, Admitting};
 use crate::serve::files::{adoption, create, parked, passing, pending, pin, placeholder, places};
 use crate::serve::files::{record_locks, score, table, takeover};
@@ -26,7 +27,7 @@ use crate::serve::lock::{self, Room};
 use crate::serve::{changes, choice, clock, cwd, descriptors, facts, kernel_dirs};
 use crate::serve::{memory, survey, umask, why};
 use crate::slow_lock::SlowLock;
-use crate::state::{CallCounts, Counts, Life, has_threads};
+use crate::state::{Life, has_threads};
 use crate::threads::Threads;
 use crate::trampoline::OpenRegion;
 use crate::{exec, fleet, frame, image, inode_numbers, object, patch, report, scan, signal};

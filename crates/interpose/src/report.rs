@@ -27,9 +27,10 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, SET_SIZE, SIG_BLOCK, nr};
+use crate::counts::{CallCounts, Counts};
 use crate::number::Number;
 use crate::serve::why::{self, Refusal, Why};
-use crate::state::{CallCounts, Counts, Life, has_threads, is_counted, is_filtered, process};
+use crate::state::{Life, has_threads, is_counted, is_filtered, process};
 use crate::{image, stub};
 
 /// Enough for each number.

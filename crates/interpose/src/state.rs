@@ -1,7 +1,7 @@
 //! What is true of the whole process.
 
 use core::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU64, AtomicUsize,
+    AtomicBool, AtomicU8, AtomicUsize,
     Ordering::{Acquire, Relaxed, SeqCst},
 };
 
@@ -69,19 +69,6 @@ pub(crate) struct Life {
     process: AtomicUsize,
 }
 
-/// What the report counts besides the calls by their numbers.
-pub(crate) struct Counts {
-    /// Calls that the process has answered itself.
-    pub served: AtomicU64,
-    /// Calls that came by dispatch.
-    pub dispatched: AtomicU64,
-    /// Sites that are patched, and sites that are left to dispatch.
-    pub patched: AtomicU64,
-    pub left: AtomicU64,
-    /// Files that the kernel had opened and that are served now.
-    pub adopted: AtomicU64,
-}
-
 const BEGUN: usize = 1 << 32;
 
 /// A thread is about to make a child.
@@ -96,17 +83,6 @@ pub(crate) fn children() -> Option<usize> {
     children.is_multiple_of(BEGUN).then_some(children)
 }
 
-/// Numbers of calls below are counted one by one, the others together.
-pub(crate) const NUMBERS: usize = 512;
-
-/// What the report counts by the number of a call.
-pub(crate) struct CallCounts {
-    /// Calls that were passed on.
-    pub passed: [AtomicU64; NUMBERS + 1],
-    /// Files that the kernel took over because of the call.
-    pub handovers: [AtomicU64; NUMBERS + 1],
-}
-
 impl Life {
     /// Begins the life of a child of `fork`, which has one thread.
     pub(crate) fn begin_again(&self) {
@@ -114,31 +90,6 @@ impl Life {
         self.threads.set(false);
         self.vforks.store(0, Relaxed);
         self.children.store(0, Relaxed);
-    }
-}
-
-impl Counts {
-    /// A child of `fork` counts its own calls.
-    pub(crate) fn begin_again(&self) {
-        self.served.store(0, Relaxed);
-        self.dispatched.store(0, Relaxed);
-    }
-}
-
-impl CallCounts {
-    /// A child of `fork` counts its own calls.
-    pub(crate) fn begin_again(&self) {
-        if is_counted() {
-            let all = self.passed.iter().chain(&self.handovers);
-            all.for_each(|count| count.store(0, Relaxed));
-        }
-    }
-}
-
-/// One more of the call with this number.
-pub(crate) fn count(counts: &[AtomicU64; NUMBERS + 1], number: usize) {
-    if is_counted() {
-        counts[number.min(NUMBERS)].fetch_add(1, Relaxed);
     }
 }
 

@@ -21,7 +21,7 @@
 
 use core::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use crate::state::Counts;
+use crate::counts::Counts;
 
 use super::{clock, facts};
 

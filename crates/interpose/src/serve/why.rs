@@ -6,7 +6,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use crate::state::{self, CallCounts};
+use crate::counts::{self, CallCounts};
 
 macro_rules! reasons {
     ($(#[$doc:meta])* $name:ident { $($variant:ident: $text:literal,)* }) => {
@@ -105,7 +105,7 @@ pub(crate) fn passed(why: Why) -> u64 {
 
 /// The kernel takes a file over because of a call with this number.
 pub(crate) fn count_handover(number: usize) {
-    state::count(&CallCounts::here().handovers, number);
+    counts::count(&CallCounts::here().handovers, number);
 }
 
 /// The last refusal is the one that is reported.

@@ -24,10 +24,11 @@ use warren_proto::{AccessMode, InodeRef};
 
 use crate::abi::{F_GETFD, F_GETFL, F_SETFD, F_SETFL, FD_CLOEXEC, O_CLOEXEC, SEEK_CUR, nr};
 use crate::call::{SystemCall, Verdict};
+use crate::counts::Counts;
 use crate::fleet::names::Place;
 use crate::fleet::written::{self as fleet, WrittenFile};
 use crate::fleet::{self as client, Client, Found, watches};
-use crate::state::{Counts, has_threads, is_filtered};
+use crate::state::{has_threads, is_filtered};
 use crate::stub;
 use crate::syscalls::{Arguments, Names, Numbers, OnFile};
 
