@@ -1,5 +1,6 @@
 //! A call that the program is about to make, and what becomes of it.
 
+use crate::stub;
 use crate::syscalls::{self, Arguments, Names, Row};
 
 /// A call that the program is about to make.
@@ -31,6 +32,12 @@ impl SystemCall {
     /// The paths among its arguments that may lead to descriptors.
     pub(crate) fn paths(&self) -> impl Iterator<Item = usize> {
         self.row().paths.of(&self.args)
+    }
+
+    /// Makes the call as the program has asked for it.
+    pub(crate) fn make(&self) -> isize {
+        // SAFETY: the program makes this call.
+        unsafe { stub::call(self.number, self.args) }
     }
 }
 

@@ -78,8 +78,8 @@ impl Cost {
 impl<const WEIGHT: u64> Choice<WEIGHT> {
     /// Runs a call through the kernel.
     pub(crate) fn through_kernel<R>(&self, call: impl FnOnce() -> R) -> R {
-        let (begun, result) = (clock::cycles(), call());
-        self.kernel.note(clock::cycles().wrapping_sub(begun).saturating_mul(WEIGHT));
+        let (result, cycles) = clock::timed(call);
+        self.kernel.note(cycles.saturating_mul(WEIGHT));
         result
     }
 
@@ -89,8 +89,7 @@ impl<const WEIGHT: u64> Choice<WEIGHT> {
         call: impl FnOnce() -> R,
         asked: impl FnOnce(&R) -> bool,
     ) -> R {
-        let (begun, result) = (clock::cycles(), call());
-        let cycles = clock::cycles().wrapping_sub(begun);
+        let (result, cycles) = clock::timed(call);
         self.fleet.note(cycles);
         // If it is not known what the kernel costs, nothing is known to be lost.
         if self.kernel.mean() > 0 && asked(&result) {

@@ -47,6 +47,13 @@ pub(crate) fn cycles() -> u64 {
     unsafe { _rdtsc() }
 }
 
+/// Runs `work`. Returns how many cycles it has taken as well.
+pub(crate) fn timed<R>(work: impl FnOnce() -> R) -> (R, u64) {
+    let begun = cycles();
+    let result = work();
+    (result, cycles().wrapping_sub(begun))
+}
+
 /// The program waits for another process now.
 pub(crate) fn note_wait() {
     Clock::here().waits.fetch_add(1, AcqRel);

@@ -11,7 +11,6 @@ use crate::call::{SystemCall, Verdict};
 use crate::fleet::names::Place;
 use crate::fleet::{self, Found};
 use crate::state::is_child;
-use crate::stub;
 
 use super::cwd::{self, Directory};
 use super::facts::{self, Admission};
@@ -52,7 +51,7 @@ pub(crate) fn on_call(call: &SystemCall, opens: bool) -> Verdict {
             if let Some(failed) = files::before_kernel(call) {
                 return failed;
             }
-            return Verdict::Made(choice::attributes().through_kernel(|| make(call)));
+            return Verdict::Made(choice::attributes().through_kernel(|| call.make()));
         }
         Err(why) => why::count(why),
     }
@@ -71,7 +70,7 @@ fn unserved(call: &SystemCall, verdict: Verdict, opens: bool) -> Verdict {
 
 /// A call that counts as one that waited, however little time it took.
 fn make_waiting(call: &SystemCall) -> isize {
-    let result = make(call);
+    let result = call.make();
     clock::note_wait();
     result
 }
@@ -127,11 +126,6 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     }
 }
 
-fn make(call: &SystemCall) -> isize {
-    // SAFETY: the program makes this call.
-    unsafe { stub::call(call.number, call.args) }
-}
-
 /// A call by the path that `named` finds, if that finds one.
 #[cold]
 #[inline(never)]
@@ -141,9 +135,8 @@ pub(super) fn not_admitted(call: &SystemCall, named: impl FnOnce() -> Option<Nam
     match phase {
         Phase::Never => {}
         Phase::Young => {
-            let begun = clock::cycles();
-            let result = make(call);
-            if survey::count_young(clock::cycles().wrapping_sub(begun))
+            let (result, cycles) = clock::timed(|| call.make());
+            if survey::count_young(cycles)
                 && let Some(named) = named()
             {
                 admission::examine(named);
@@ -161,9 +154,8 @@ pub(super) fn not_admitted(call: &SystemCall, named: impl FnOnce() -> Option<Nam
                     }
                     return Verdict::Pass;
                 };
-                let begun = clock::cycles();
-                let result = choice::attributes().through_kernel(|| make(call));
-                let cost = clock::cycles().wrapping_sub(begun);
+                let (result, cost) =
+                    clock::timed(|| choice::attributes().through_kernel(|| call.make()));
                 admission::pay((name.bytes(), descriptor), purse, cost);
                 return Verdict::Made(result);
             }
@@ -242,14 +234,7 @@ fn read_link(
     admission::under_lock(admission, |room| match fleet::read_link(&mut room.client, path, start) {
         Found::Is(target) => {
             let target = &target[..target.len().min(size)];
-            if !memory::is_writable(buffer, target.len()) {
-                return Err(Why::Pointer);
-            }
-            // SAFETY: it can be written, and the program has named it for this.
-            unsafe {
-                core::ptr::copy_nonoverlapping(target.as_ptr(), buffer as *mut u8, target.len());
-            }
-            Ok(target.len() as isize)
+            memory::give(target, buffer).map(|()| target.len() as isize).ok_or(Why::Pointer)
         }
         // Not a link.
         Found::Fails(Errno::EINVAL) => Ok(-(Errno::EINVAL.raw() as isize)),

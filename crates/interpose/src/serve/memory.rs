@@ -90,8 +90,7 @@ pub(crate) fn change(call: &SystemCall) -> Option<isize> {
         return None;
     }
     begin();
-    // SAFETY: the program makes this call.
-    let result = unsafe { stub::call(call.number, call.args) };
+    let result = call.make();
     Removals::here().ended.fetch_add(1, AcqRel);
     Some(result)
 }
@@ -192,6 +191,14 @@ pub(crate) fn is_writable(address: usize, length: usize) -> bool {
             return true;
         }
     }
+}
+
+/// Copies bytes to where the program wants them. `None` if it cannot be written there.
+pub(crate) fn give(bytes: &[u8], to: usize) -> Option<()> {
+    is_writable(to, bytes.len()).then(|| {
+        // SAFETY: it can be written, and the program has named it for this.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+    })
 }
 
 fn is_user(address: usize) -> bool {

@@ -13,7 +13,6 @@ use core::sync::atomic::{
 };
 
 use crate::call::SystemCall;
-use crate::stub;
 
 use super::lock::Room;
 use super::proc;
@@ -28,8 +27,7 @@ pub(crate) struct Umask(AtomicU64);
 /// `umask`.
 pub(super) fn change(call: &SystemCall) -> isize {
     let begun = next_version();
-    // SAFETY: the program makes this call.
-    let result = unsafe { stub::call(call.number, call.args) };
+    let result = call.make();
     let now = (begun + VERSION) | KNOWN | call.args[0] as u64 & MASK;
     if Umask::here().0.compare_exchange(begun, now, AcqRel, Acquire).is_err() {
         next_version();

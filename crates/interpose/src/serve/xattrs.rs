@@ -167,13 +167,6 @@ fn give(bytes: &[u8], (buffer, room): Bytes) -> Option<isize> {
     match bytes.len() {
         length if room == 0 => Some(length as isize),
         length if length > room => Some(-ERANGE),
-        length if !memory::is_writable(buffer, length) => None,
-        length => {
-            // SAFETY: it can be written, and the program has named it for this.
-            unsafe {
-                core::ptr::copy_nonoverlapping(bytes.as_ptr(), buffer as *mut u8, length);
-            }
-            Some(length as isize)
-        }
+        length => memory::give(bytes, buffer).map(|()| length as isize),
     }
 }

@@ -111,14 +111,13 @@ fn may_be_ours(found: &Statx) -> bool {
 }
 
 fn make(call: &SystemCall) -> isize {
-    // SAFETY: the program makes this call.
-    memory::change(call).unwrap_or_else(|| unsafe { stub::call(call.number, call.args) })
+    memory::change(call).unwrap_or_else(|| call.make())
 }
 
 /// As the entry does for [`Verdict::Wait`].
 fn make_waiting(call: &SystemCall) -> isize {
-    let (begun, result) = (clock::cycles(), make(call));
-    if clock::cycles().wrapping_sub(begun) >= clock::LONG_CYCLES {
+    let (result, cycles) = clock::timed(|| make(call));
+    if cycles >= clock::LONG_CYCLES {
         clock::note_wait();
     }
     result
@@ -187,9 +186,7 @@ fn on_file(call: &SystemCall, may_wait: bool, number: usize) -> Option<Verdict> 
         pending::end(number, Made::Other);
         return Some(failed);
     }
-    let begun = clock::cycles();
-    let result = make(call);
-    let cycles = clock::cycles().wrapping_sub(begun);
+    let (result, cycles) = clock::timed(|| make(call));
     let made = made(call, result, cycles);
     pending::end(number, made);
     let is_admitted = facts::is_any_current();

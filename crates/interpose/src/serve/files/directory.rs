@@ -27,15 +27,7 @@ pub(super) fn list(file: &Served, buffer: usize, room: usize) -> Option<isize> {
     let listed = admission::waiting(|Room { client, .. }| {
         let offset = file.place().load(Relaxed);
         directories::list(client, file.node(), offset, room, |records, next| {
-            memory::is_writable(buffer, records.len()).then(|| {
-                // SAFETY: it can be written, and the program has named it for this.
-                unsafe {
-                    core::ptr::copy_nonoverlapping(
-                        records.as_ptr(),
-                        buffer as *mut u8,
-                        records.len(),
-                    );
-                }
+            memory::give(records, buffer).map(|()| {
                 file.place().store(next, Relaxed);
                 records.len() as isize
             })
