@@ -3,12 +3,28 @@
 
 pub(crate) use crate::syscalls::nr;
 
+pub(crate) const ENOENT: isize = 2;
+pub(crate) const EIO: isize = 5;
+pub(crate) const ENXIO: isize = 6;
+pub(crate) const EBADF: isize = 9;
+pub(crate) const EACCES: isize = 13;
+pub(crate) const EMFILE: isize = 24;
+pub(crate) const EFBIG: isize = 27;
+pub(crate) const EROFS: isize = 30;
+pub(crate) const ERANGE: isize = 34;
+pub(crate) const ENODATA: isize = 61;
+pub(crate) const EOPNOTSUPP: isize = 95;
 pub(crate) const EFAULT: isize = 14;
 pub(crate) const EINVAL: isize = 22;
 pub(crate) const E2BIG: isize = 7;
 /// Results from here on are errors.
 pub(crate) const ERRORS: isize = -4095;
 
+/// `fstat` writes so many words.
+pub(crate) const STAT_WORDS: usize = 144 / 8;
+pub(crate) const AF_UNIX: usize = 1;
+pub(crate) const RLIMIT_FSIZE: usize = 1;
+pub(crate) const RLIMIT_NOFILE: usize = 7;
 /// Commands of `fcntl`.
 pub(crate) const F_DUPFD: usize = 0;
 pub(crate) const F_GETFD: usize = 1;

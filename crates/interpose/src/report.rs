@@ -26,7 +26,9 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use crate::abi::{AT_FDCWD, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, SET_SIZE, SIG_BLOCK, nr};
+use crate::abi::{
+    AT_FDCWD, EFBIG, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, SET_SIZE, SIG_BLOCK, nr,
+};
 use crate::counts::{CallCounts, Counts};
 use crate::number::Number;
 use crate::serve::why::{self, Refusal, Why};
@@ -36,10 +38,7 @@ use crate::{image, stub};
 /// Enough for each number.
 const TEXT: usize = 16 << 10;
 const PATH: usize = 4096;
-/// `struct stat` of the kernel.
-const STAT: usize = 144 / 8;
 const SIGXFSZ: usize = 25;
-const EFBIG: isize = 27;
 
 /// Where to write, and the memory for the text. The former is written once, before the program
 /// starts: a path (with its final zero), or a descriptor and the file it had at the start.
@@ -81,10 +80,7 @@ fn number(value: &[u8]) -> Option<usize> {
 
 /// The device and the inode of an open file.
 fn file_of(descriptor: usize) -> Option<[usize; 2]> {
-    let mut stat = [0_usize; STAT];
-    // SAFETY: the kernel writes into `stat`.
-    let result = unsafe { stub::call(nr::FSTAT, [descriptor, stat.as_mut_ptr() as usize]) };
-    (result == 0).then_some([stat[0], stat[1]])
+    stub::stat(descriptor).map(|stat| [stat[0] as usize, stat[1] as usize])
 }
 
 /// The process, or its last thread, is about to end.

@@ -4,7 +4,8 @@
 //! Dispatch lets calls of this library's text through and no others.
 
 use crate::abi::{
-    MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_READ, PROT_WRITE, SET_SIZE, SIG_SETMASK, is_error, nr,
+    MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_READ, PROT_WRITE, SET_SIZE, SIG_SETMASK, STAT_WORDS,
+    is_error, nr,
 };
 
 // SAFETY: `entry.rs` defines these.
@@ -146,6 +147,14 @@ pub(crate) fn control(descriptor: usize, command: usize, argument: usize) -> isi
 pub(crate) fn seek(descriptor: usize, offset: usize, whence: usize) -> isize {
     // SAFETY: it moves the position in a file.
     unsafe { call(nr::LSEEK, [descriptor, offset, whence]) }
+}
+
+/// `fstat`.
+pub(crate) fn stat(descriptor: usize) -> Option<[u64; STAT_WORDS]> {
+    let mut stat = [0_u64; STAT_WORDS];
+    // SAFETY: the kernel writes into `stat`.
+    let got = unsafe { call(nr::FSTAT, [descriptor, stat.as_mut_ptr() as usize]) };
+    (got == 0).then_some(stat)
 }
 
 /// The soft and the hard limit of a resource.

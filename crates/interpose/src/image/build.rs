@@ -9,7 +9,7 @@ use core::mem::size_of;
 use core::slice;
 
 use super::file::{DISTANCE, FILLED, Header, MARK, Open, TRAMPOLINES};
-use crate::abi::{MAP_SHARED, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, is_error, nr};
+use crate::abi::{MAP_SHARED, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_FSIZE, is_error, nr};
 use crate::loader::Library;
 use crate::object::Object;
 use crate::site::{self, CODE_MAX, SYSCALL};
@@ -17,7 +17,6 @@ use crate::stub;
 
 /// `flock`: exclusive, without waiting.
 const TRY_LOCK: usize = 2 | 4;
-const RLIMIT_FSIZE: usize = 1;
 const ALIGN: usize = 16;
 /// Bytes of text.
 const GAP: usize = 128 << 10;

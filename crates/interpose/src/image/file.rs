@@ -21,8 +21,6 @@ const F_ADD_SEALS: usize = 1033;
 const F_GET_SEALS: usize = 1034;
 /// No more seals, no other length, no writing.
 pub(super) const SEALS: usize = 0xf;
-/// `struct stat` of the kernel, in words.
-const STAT: usize = 144 / 8;
 
 /// The first bytes of the image.
 #[derive(Clone, Copy)]
@@ -73,14 +71,11 @@ impl Open {
 
     /// The length of the file, if it is this user's.
     pub(super) fn own_length(&self) -> Option<usize> {
-        let mut stat = [0_u64; STAT];
-        // SAFETY: the kernel writes into `stat`. The other call has no effect.
-        let (result, user) = unsafe {
-            let args = [self.0, stat.as_mut_ptr() as usize];
-            (stub::call(nr::FSTAT, args), stub::call(nr::GETEUID, []))
-        };
+        let stat = stub::stat(self.0)?;
+        // SAFETY: it has no effect.
+        let user = unsafe { stub::call(nr::GETEUID, []) };
         // The mode comes before the user.
-        (result == 0 && (stat[3] >> 32) as isize == user).then_some(stat[6] as usize)
+        ((stat[3] >> 32) as isize == user).then_some(stat[6] as usize)
     }
 
     /// The header of an image.

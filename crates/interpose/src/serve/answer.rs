@@ -13,10 +13,9 @@ use super::memory;
 use super::mountinfo::ReadOnly;
 use super::request::{Request, Want};
 use super::why::Why;
+use crate::abi::STAT_WORDS;
 use crate::inode_numbers::number_of;
 
-/// `struct stat`, in words.
-pub(crate) const STAT_WORDS: usize = 18;
 const SECTORS_PER_BLOCK: u64 = 8;
 
 /// Attributes as [`super::request::Want::Stat`] asks for them.

@@ -9,7 +9,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Release},
 };
 
-use crate::abi::F_DUPFD_CLOEXEC;
+use crate::abi::{F_DUPFD_CLOEXEC, RLIMIT_NOFILE};
 use crate::state::has_threads;
 use crate::stub;
 
@@ -20,7 +20,6 @@ const FIRST: usize = 500;
 const ROOM: usize = 24;
 /// A program with a lower limit is left alone.
 const LIMIT_MIN: usize = 64;
-pub(crate) const RLIMIT_NOFILE: usize = 7;
 
 /// Ranges of ours.
 const RANGES: usize = 7;

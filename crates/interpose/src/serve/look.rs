@@ -2,7 +2,7 @@
 
 use warren_transport::control::FLIGHTS_LEN;
 
-use crate::abi::{AT_FDCWD, nr};
+use crate::abi::{AT_FDCWD, RLIMIT_FSIZE, nr};
 use crate::stub;
 
 use super::descriptors;
@@ -18,7 +18,6 @@ use super::why::Refusal;
 const LOOKS_MAX: usize = 4;
 /// A client reserves a hundred megabytes of addresses.
 const RLIMIT_AS: usize = 9;
-const RLIMIT_FSIZE: usize = 1;
 /// The longest path whose directory is looked at.
 const NAME_MAX: usize = 512;
 const PR_GET_TSC: usize = 25;

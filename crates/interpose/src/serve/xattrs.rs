@@ -3,9 +3,10 @@
 //! so are values and lists that no body has room for.
 
 use warren_base::limits::XATTR_SHORT_MAX;
-use warren_base::{Errno, FileKind, InodeFlags};
+use warren_base::{FileKind, InodeFlags};
 use warren_proto::{ACL_ACCESS, ACL_DEFAULT, Attr, XattrMode, XattrName};
 
+use crate::abi::{ENODATA, ERANGE};
 use crate::fleet::Found;
 use crate::fleet::names::Place;
 use crate::fleet::stat;
@@ -17,8 +18,6 @@ use super::name::Name;
 use super::why::Why;
 use super::{admission, memory};
 
-const ENODATA: isize = Errno::ENODATA.raw() as isize;
-const ERANGE: isize = Errno::ERANGE.raw() as isize;
 const OF_USERS: &[u8] = b"user.";
 /// Longer values are left to the kernel.
 pub(super) const VALUE_MAX: usize = XATTR_SHORT_MAX;

@@ -6,7 +6,7 @@ use warren_base::{Errno, Ino};
 use warren_client::Held;
 use warren_proto::RangeCopy;
 
-use crate::abi::{SEEK_CUR, nr};
+use crate::abi::{EOPNOTSUPP, SEEK_CUR, nr};
 use crate::call::SystemCall;
 use crate::fleet::written::{self as fleet, Wrote};
 use crate::fleet::{Client, files};
@@ -18,8 +18,6 @@ use super::super::lock::Room;
 use super::descriptor::OFFSET_END;
 use super::open::O_APPEND;
 use super::table::{self, Served};
-
-const EOPNOTSUPP: isize = Errno::EOPNOTSUPP.raw() as isize;
 
 /// The most that is copied at once. The kernel does more.
 const COPY_MAX: usize = 1 << 20;

@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use warren_base::{Errno, FileKind};
 use warren_proto::{AccessMode, Attr, CreateFlags, NewInode, Rules};
 
+use crate::abi::RLIMIT_FSIZE;
 use crate::fleet::names::Place;
 use crate::fleet::written::{self as fleet, WrittenFile};
 use crate::fleet::{self as client, Client, Found};
@@ -26,7 +27,6 @@ use super::{handover, parked, placeholder, record_locks, score, table};
 const O_EXCL: u32 = 0o200;
 const ALLOWED: u32 = HARMLESS | O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC | O_APPEND;
 const PERMISSIONS: u32 = 0o7777;
-const RLIMIT_FSIZE: usize = 1;
 
 /// Whether the process may write files of any length.
 pub(crate) struct AnyLength(AtomicU8);

@@ -2,9 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use warren_base::Errno;
-
-use crate::abi::{SEEK_CUR, SEEK_SET};
+use crate::abi::{EINVAL, SEEK_CUR, SEEK_SET};
 use crate::fleet::directories;
 use crate::stub;
 
@@ -15,7 +13,6 @@ use super::{parked, placeholder};
 
 /// The most that the kernel is asked for at once.
 const ROOM_MAX: usize = 1 << 20;
-const EINVAL: isize = Errno::EINVAL.raw() as isize;
 
 /// `getdents64`. None if the kernel is to do it.
 pub(super) fn list(file: &Served, buffer: usize, room: usize) -> Option<isize> {

@@ -1,8 +1,7 @@
 //! When the kernel takes over a file: before a call that is not served for it, and before children
 //! and other programs get it.
 
-use warren_base::Errno;
-
+use crate::abi::EIO;
 use crate::call::{SystemCall, Verdict};
 use crate::syscalls::Names;
 
@@ -12,8 +11,6 @@ use super::super::{admission, cwd, why};
 use super::table::{self, Served};
 use super::takeover::{each, hand_over};
 use super::{arguments, pending, record_locks, score};
-
-const EIO: isize = Errno::EIO.raw() as isize;
 
 /// Before the kernel makes this call. Returns the call's result if that is impossible.
 pub(super) fn before(call: &SystemCall) -> Option<Verdict> {

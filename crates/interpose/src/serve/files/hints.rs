@@ -1,8 +1,6 @@
 //! Calls on descriptors that only advise the kernel. For a file
 //! that is served there is nothing to be done: what is written is at the cell at once.
 
-use warren_base::Errno;
-
 use crate::fleet::directories as fleet;
 use crate::stub;
 
@@ -12,9 +10,8 @@ use super::super::{admission, memory, statfs};
 use super::open::O_ACCMODE;
 use super::placeholder;
 use super::table::Served;
-use crate::abi::nr;
+use crate::abi::{EINVAL, nr};
 
-const EINVAL: isize = Errno::EINVAL.raw() as isize;
 const FADV_WILLNEED: usize = 3;
 /// The last advice that the kernel knows.
 const FADV_NOREUSE: usize = 5;

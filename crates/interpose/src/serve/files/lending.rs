@@ -18,24 +18,21 @@
 //!
 //! Before a child gives up what it needs for that (rights, descriptors of ours), it takes all.
 
-use warren_base::Errno;
-
 use crate::abi::{
-    CLONE_FILES, CLONE_VFORK, CLONE_VM, F_GETFD, F_SETFD, FD_CLOEXEC, PR_SET_SECCOMP, SEEK_SET,
+    CLONE_FILES, CLONE_VFORK, CLONE_VM, EIO, EMFILE, F_GETFD, F_SETFD, FD_CLOEXEC, PR_SET_SECCOMP,
+    RLIMIT_NOFILE, SEEK_SET,
 };
 use crate::call::{SystemCall, Verdict};
 use crate::state::{self, has_threads, is_child};
 use crate::stub;
 use crate::syscalls::{Class, OnFile};
 
-use super::super::descriptors::{self, RLIMIT_NOFILE};
+use super::super::descriptors::{self};
 use super::super::lock::{PATH, Room, undisturbed};
 use super::super::{admission, why};
 use super::table::{self, Served};
 use super::{arguments, handover, passing, placeholder, takeover};
 
-const EIO: isize = Errno::EIO.raw() as isize;
-const EMFILE: isize = 24;
 /// More files than this do not stay: what is sent must fit the socket's buffer.
 const FILES_MAX: usize = 128;
 

@@ -1,12 +1,11 @@
 //! The pair of sockets through which a child of `vfork` passes descriptors to its parent.
 
-use crate::abi::{O_CLOEXEC, nr};
+use crate::abi::{AF_UNIX, EBADF, O_CLOEXEC, nr};
 use crate::number::Number;
 use crate::stub;
 
 use super::super::descriptors::{self, OF_LENDING};
 
-const AF_UNIX: usize = 1;
 const SOCK_DGRAM: usize = 2;
 const SOL_SOCKET: u64 = 1;
 const SCM_RIGHTS: u64 = 1;
@@ -14,7 +13,6 @@ const MSG_PEEK: usize = 2;
 const MSG_DONTWAIT: usize = 0x40;
 const MSG_NOSIGNAL: usize = 0x4000;
 const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
-const EBADF: isize = 9;
 /// The length of a `struct cmsghdr` with one descriptor, in bytes.
 const CONTROL_LENGTH: u64 = 20;
 

@@ -17,20 +17,18 @@ use core::sync::atomic::{
 
 use warren_base::Ino;
 
-use crate::abi::{AT_FDCWD, F_GETFL, O_CLOEXEC, nr};
+use crate::abi::{AF_UNIX, AT_FDCWD, F_GETFL, O_CLOEXEC, RLIMIT_NOFILE, nr};
 use crate::inode_numbers::ino_of;
 use crate::state::children;
 use crate::stub;
 
-use super::super::answer::STAT_WORDS;
-use super::super::descriptors::{self, OF_PIN, OF_PLACEHOLDER, RLIMIT_NOFILE};
+use super::super::descriptors::{self, OF_PIN, OF_PLACEHOLDER};
 use super::super::facts::{self, Facts};
 use super::super::kernel::{BASIC_STATS, Statx};
 use super::super::proc;
 use super::pin::pin as the_pin;
 
 const O_PATH: usize = 0o1000_0000;
-const AF_UNIX: usize = 1;
 const SOCK_STREAM: usize = 1;
 /// In the word of the template: its number plus one, and how many there were before.
 const COUNT_SHIFT: u32 = 32;
@@ -181,10 +179,7 @@ pub(super) fn is_at(number: usize) -> bool {
 
 /// The device and the inode behind a descriptor.
 pub(super) fn identity(descriptor: usize) -> Option<(u64, Ino)> {
-    let mut stat = [0_u64; STAT_WORDS];
-    // SAFETY: the kernel writes into `stat`.
-    let result = unsafe { stub::call(nr::FSTAT, [descriptor, stat.as_mut_ptr() as usize]) };
-    (result == 0).then(|| (stat[0], ino_of(stat[1])))
+    stub::stat(descriptor).map(|stat| (stat[0], ino_of(stat[1])))
 }
 
 /// The mount may be unmounted, unless files are open. Called under the lock.

@@ -1,8 +1,6 @@
 //! Reading, and the offset.
 
-use warren_base::Errno;
-
-use crate::abi::{SEEK_CUR, SEEK_END, SEEK_SET};
+use crate::abi::{EINVAL, ENXIO, SEEK_CUR, SEEK_END, SEEK_SET};
 use crate::fleet::files as fleet;
 
 use super::super::lock::Room;
@@ -13,8 +11,6 @@ use super::table::Served;
 
 const SEEK_DATA: usize = 3;
 const SEEK_HOLE: usize = 4;
-const EINVAL: isize = Errno::EINVAL.raw() as isize;
-const ENXIO: isize = Errno::ENXIO.raw() as isize;
 
 /// Reads at the offset and moves it. None if the kernel is to do it.
 #[inline]

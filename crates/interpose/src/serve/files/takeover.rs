@@ -7,10 +7,13 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use warren_base::{ClientId, Errno};
+use warren_base::ClientId;
 use warren_proto::{HANDOVER_NAME_MAX, Handover};
 
-use crate::abi::{AT_FDCWD, F_SETFL, O_CLOEXEC, SEEK_END, SEEK_SET, nr};
+use crate::abi::{
+    AT_FDCWD, EACCES, EIO, EMFILE, ENOENT, EROFS, F_SETFL, O_CLOEXEC, O_NONBLOCK, SEEK_END,
+    SEEK_SET, nr,
+};
 use crate::fleet::{Client, directories, files as fleet, written};
 use crate::state::is_child;
 use crate::stub;
@@ -23,17 +26,11 @@ use super::pin::pin;
 use super::table::{self, AtCell, Served};
 use super::{parked, placeholder, score};
 
-const O_NONBLOCK: usize = 0o4000;
 /// How often the kernel asks for the end of a file.
 const ENDS_MAX: usize = 8;
-const EROFS: isize = Errno::EROFS.raw() as isize;
-const EIO: isize = Errno::EIO.raw() as isize;
-const EACCES: isize = Errno::EACCES.raw() as isize;
-const EMFILE: isize = 24;
 /// How often a file is opened by its proof, if the kernel refuses it. A user who asks for its
 /// attributes all the time makes one try of 25 fail.
 const PROOFS_MAX: usize = 8;
-const ENOENT: isize = Errno::ENOENT.raw() as isize;
 
 /// Before the client ends. Called under the lock.
 pub(crate) fn all_under_lock(room: &mut Room) {

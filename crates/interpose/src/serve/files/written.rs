@@ -6,7 +6,7 @@ use warren_base::Errno;
 use warren_base::limits::PROMISED_WRITE;
 use warren_proto::{Position, RangeChange, SetAttr};
 
-use crate::abi::nr;
+use crate::abi::{EBADF, EINVAL, EIO, EOPNOTSUPP, nr};
 use crate::call::SystemCall;
 use crate::fleet::written::{self as fleet, Wrote};
 use crate::fleet::{Client, Found};
@@ -22,10 +22,6 @@ use super::read::{self, target};
 use super::sync;
 use super::table::Served;
 
-const EBADF: isize = Errno::EBADF.raw() as isize;
-const EINVAL: isize = Errno::EINVAL.raw() as isize;
-const EIO: isize = Errno::EIO.raw() as isize;
-const EOPNOTSUPP: isize = Errno::EOPNOTSUPP.raw() as isize;
 const PERMISSIONS: usize = 0o7777;
 /// The most pieces of one call. The kernel makes calls with more.
 const PIECES_MAX: usize = 16;
