@@ -27,7 +27,7 @@ use crate::state::{self, has_threads, is_child};
 use crate::stub;
 use crate::syscalls::{Class, OnFile};
 
-use super::super::descriptors::{self};
+use super::super::descriptors;
 use super::super::lock::{PATH, Room, undisturbed};
 use super::super::{admission, why};
 use super::table::{self, Served};
