@@ -95,7 +95,7 @@ impl Affinity {
     pub fn covers(self, other: Self) -> bool {
         match self {
             Self::Serial => true,
-            Self::Volume => other != Self::Serial,
+            Self::Volume => !matches!(other, Self::Serial),
             _ => other.path().any(|at| at == self),
         }
     }

@@ -92,8 +92,17 @@ impl Shape {
     }
 
     /// The number of an affinity, which must be of this shape.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn index(&self, affinity: Affinity) -> NodeNo {
+        match affinity {
+            Affinity::Names(shard) if shard.0 < self.shards => {
+                FIRST_RANGE + self.ranges + u32::from(shard.0)
+            }
+            other => self.index_of(other),
+        }
+    }
+
+    fn index_of(&self, affinity: Affinity) -> NodeNo {
         match affinity {
             Affinity::Serial => SERIAL,
             Affinity::Volume => VOLUME,

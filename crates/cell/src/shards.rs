@@ -116,11 +116,13 @@ impl Shards {
     }
 
     /// The affinity of a shard. Clients, peers and disks may name shards that do not exist.
+    #[inline]
     fn affinity_of(&self, id: ShardId) -> Option<Affinity> {
         (id.0 < self.count).then_some(Affinity::Names(id))
     }
 
     /// Whether the shard is this cell's, handed out or not, or given up.
+    #[inline]
     pub(crate) fn contains_key(&self, id: &ShardId) -> bool {
         let is_here = self.affinity_of(*id).is_some_and(|affinity| self.owned.has(affinity));
         is_here || self.is_given_up(*id)
@@ -208,6 +210,7 @@ impl Shards {
     }
 
     /// A shard of this cell that the running task was handed.
+    #[inline]
     pub(crate) fn get(&self, id: &ShardId) -> Option<&Shard> {
         match self.running {
             Affinity::Names(own) if own == *id => self.held.as_ref().map(|shard| &***shard),
@@ -216,6 +219,7 @@ impl Shards {
         }
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, id: &ShardId) -> Option<&mut Shard> {
         match self.running {
             Affinity::Names(own) if own == *id => self.held.as_mut().map(|shard| &mut ***shard),
@@ -229,6 +233,7 @@ impl Shards {
 
     /// The shard, if it is this cell's. The task has to run in a coarser affinity if it was not
     /// handed the shard; EIO if the shard was given up.
+    #[inline]
     pub(crate) fn local(&self, id: ShardId) -> Result<Option<&Shard>, Stop> {
         match self.get(&id) {
             None if self.is_given_up(id) => Err(Errno::EIO.into()),
