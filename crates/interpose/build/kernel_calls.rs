@@ -18,7 +18,7 @@ macro_rules! rows {
 #[path = "../src/syscalls/rows.rs"]
 mod rows;
 
-/// What is wrong with the rows, a line each.
+/// The faults of the rows, a line each.
 pub(crate) fn errors() -> Vec<String> {
     let rows: BTreeMap<usize, &str> = rows::ROWS.iter().copied().collect();
     let found = HEADERS.iter().find_map(|path| Some((path, fs::read_to_string(path).ok()?)));

@@ -14,7 +14,7 @@ pub(crate) struct SystemCall {
 }
 
 impl SystemCall {
-    /// What is known of it.
+    /// The row of the call.
     #[inline]
     pub(crate) fn row(&self) -> &'static Row {
         syscalls::row(self.number)
@@ -41,7 +41,7 @@ impl SystemCall {
     }
 }
 
-/// What becomes of a call.
+/// The decision about a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The call was served, with this result (negative errno values are errors).

@@ -1,4 +1,4 @@
-//! What becomes of each call: the hook first, then the calls that need care.
+//! Each call goes through the hook first, and then to its handler if it needs care.
 //!
 //! A call needs care if it would undo what this library rests on (signals, children, exec,
 //! sandboxes), if it changes memory whose contents we remember, or if it ends the process.

@@ -1,4 +1,4 @@
-//! What is counted for the report.
+//! The counters for the report.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,7 +7,7 @@ use crate::state::is_counted;
 /// Numbers of calls below are counted one by one, the others together.
 pub(crate) const NUMBERS: usize = 512;
 
-/// What is counted of the whole process.
+/// The counters of the whole process.
 pub(crate) struct Counts {
     /// Calls that the process has answered itself.
     pub served: AtomicU64,
@@ -20,7 +20,7 @@ pub(crate) struct Counts {
     pub adopted: AtomicU64,
 }
 
-/// What is counted by the number of a call.
+/// The counters by the number of a call.
 pub(crate) struct CallCounts {
     /// Calls that were passed on.
     pub passed: [AtomicU64; NUMBERS + 1],

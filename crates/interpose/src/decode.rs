@@ -31,7 +31,7 @@ pub(crate) struct Instruction {
     pub kind: Kind,
 }
 
-/// What follows an opcode.
+/// The bytes that follow an opcode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operands {
     None,

@@ -108,7 +108,7 @@ pub(crate) fn text() -> Option<&'static CStr> {
     Some(unsafe { CStr::from_ptr(value as *const _) })
 }
 
-/// What an environment has of the kept variables.
+/// The state of a kept variable in an environment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Variable {
     Nothing,
@@ -131,7 +131,7 @@ struct Found {
 }
 
 impl Found {
-    /// What was taken out of an environment that has our other variables.
+    /// Notes the lists that were removed from an environment which has our other variables.
     fn note_removed(&mut self) {
         let is_ours = |at: usize| kept(at).is_some() && self.kept[at] == Variable::Ours;
         if (LISTS..KEPT).any(is_ours) {

@@ -54,7 +54,7 @@ use client::{Hot, Slow, hot, settled};
 use held::Files;
 use listings::Listings;
 
-/// How long admission may take in all. Meanwhile the program waits.
+/// An admission may take this long in all. Meanwhile the program waits.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Copies that the client keeps.
@@ -69,7 +69,7 @@ const SO_PEERCRED: usize = 17;
 /// The user who may mount any pool.
 const ROOT: u32 = 0;
 
-/// What mountinfo says of a mount.
+/// A mount as mountinfo describes it.
 pub(crate) struct Mounted<'a> {
     /// The path of the pool.
     pub source: &'a [u8],
@@ -86,7 +86,7 @@ pub(crate) struct Admitted {
     /// The directory that is mounted, and its attributes.
     pub root: InodeRef,
     pub attr: Attr,
-    /// What holds for its requests.
+    /// The rules for its requests.
     pub rules: Rules,
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn forget() {
     arena::forget();
 }
 
-/// What the connection has is unmapped and closed, also in a child of `fork`.
+/// Unmaps and closes all that the connection has, also in a child of `fork`.
 pub(crate) fn let_go() {
     unmap_segments();
     close_descriptors();
@@ -316,7 +316,7 @@ fn found(
     (settled(found), asked)
 }
 
-/// How full the volume is, for this user. None without a fleet that answers.
+/// The usage of the volume, as this user sees it. `None` without a fleet that answers.
 pub(crate) fn volume(client: &mut Client) -> Option<StatFs> {
     match client.slow()?.perform(Request::StatFs, Capabilities::default()).answer {
         Ok(Reply::StatFs(volume)) => Some(volume),

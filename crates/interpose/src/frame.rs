@@ -1,4 +1,4 @@
-//! What the entry and the Rust code behind it have in common: a call under way, and where a child
+//! The entry and the Rust code behind it share these types: a call under way, and where a child
 //! goes on. `entry.rs` reads the layouts by offset.
 
 use core::cell::UnsafeCell;
@@ -41,7 +41,7 @@ pub(crate) struct Resume {
     pub rbx: usize,
     /// Not 0 while a parent uses it (`thread.rs`).
     pub busy: AtomicUsize,
-    /// What the child has to know ([`child`]).
+    /// Notes for the child ([`child`]).
     pub notes: usize,
     /// As in [`Frame`].
     pub mask: u64,
@@ -63,7 +63,7 @@ impl Parents {
     }
 }
 
-/// How the entry goes on.
+/// The next step of the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Next {

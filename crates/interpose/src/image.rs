@@ -48,8 +48,8 @@ use crate::{exec, stub};
 
 /// Calls from elsewhere in the text before all of it is mapped.
 const CALLS_BEFORE: usize = 24;
-/// How often it is looked whether another process has filled the image: for a millisecond or two.
-/// Filling takes one. The other process may be stopped.
+/// The most tries to map an image that another process is filling. They take a millisecond or two,
+/// and filling takes one. The other process may be stopped.
 const TRIES: usize = 256;
 
 /// The image in this process.
@@ -62,13 +62,13 @@ pub(crate) struct Image {
     file: AtomicPtr<core::ffi::c_char>,
     /// Calls that were found by dispatch outside of what is mapped.
     calls: AtomicUsize,
-    /// How often another process was filling it.
+    /// Tries that found another process filling it.
     busy: AtomicUsize,
     /// The number of a [`Mapped`].
     mapped: AtomicUsize,
 }
 
-/// What is mapped of the image.
+/// The part of the image that is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Mapped {
     None = 0,

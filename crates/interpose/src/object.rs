@@ -15,7 +15,7 @@ use crate::call::SystemCall;
 use crate::maps::{self, BUFFER, Mapping};
 const OBJECTS: usize = 32;
 
-/// How far behind the described part of a function a call may lie.
+/// A call may lie this far behind the described part of a function.
 const BEYOND_MAX: usize = 64;
 
 /// The text of an object.

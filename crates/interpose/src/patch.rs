@@ -31,7 +31,7 @@ use crate::state::{has_threads, is_filtered};
 use crate::stub;
 use crate::trampoline::{self, Trampolines};
 
-/// What patching needs. There is one, behind the lock.
+/// The working memory of patching. There is one, behind the lock.
 pub(crate) struct Workshop {
     pub buffer: [u8; BUFFER],
     pub objects: Objects,
@@ -48,7 +48,7 @@ pub(crate) struct Patching {
     open_protection: AtomicUsize,
 }
 
-/// What is known of call sites.
+/// The call sites that are known, and the workshop that patches them.
 pub(crate) struct Sites {
     /// For a `syscall` that was found by dispatch: its address, times four, and how often it was
     /// found, or [`REFUSED`]. In a slot by its address. Another address takes the slot over.

@@ -32,7 +32,7 @@ use crate::threads::Threads;
 use crate::trampoline::OpenRegion;
 use crate::{exec, fleet, frame, image, inode_numbers, object, patch, report, scan, signal};
 
-/// What becomes of a part at the events for which something is to be done.
+/// The fates of a part at the events for which something is to be done.
 struct Fates<P> {
     fork: Fate<fn(&P)>,
     thread: Fate<fn(&P)>,
@@ -57,7 +57,7 @@ enum Fate<F> {
     Run(F),
 }
 
-/// What a child of `vfork`, which has the memory of its parent, does with a part.
+/// The use that a child of `vfork`, which has the memory of its parent, makes of a part.
 enum Vfork {
     /// The child uses it as the parent does.
     Shared,
@@ -161,7 +161,7 @@ process! {
         image: image::Image              [Kept,                       Shared, Gone,        Kept, Kept]
     }
 
-    /// What answers rest on.
+    /// The parts that answers rest on.
     answers: Answers {
         // part                         fork                        vfork   exec         thread end
         clock: clock::Clock              [Kept,                       Shared, Gone,        Kept, Kept]
@@ -202,7 +202,7 @@ process! {
         cwd: cwd::Cwd                    [Run(|it| it.begin_again()), Left,   Gone,        Kept, Run(|it, _| it.forget())]
     }
 
-    /// What is large. Of the variables, which are first, most programs use a few words.
+    /// The large parts. Most programs use a few words of the variables, which are first.
     tables: Tables {
         // part                         fork                        vfork   exec         thread end
         variables: exec::Variables       [Kept,                       Shared, Environment, Kept, Kept]

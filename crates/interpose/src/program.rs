@@ -1,4 +1,4 @@
-//! What the loader tells about the program: its environment, its headers, and its objects.
+//! The program as the loader shows it: its environment, its headers, and its objects.
 //!
 //! Go programs are left alone. Their system calls are made on the small stacks of goroutines, where
 //! the Go linker guarantees a few hundred bytes, less than a call needs here.
@@ -140,7 +140,7 @@ struct Headers {
 }
 
 impl Headers {
-    /// What is added to addresses in the file, if a header says so.
+    /// The number that is added to addresses in the file, if a header shows it.
     fn bias(&self) -> Option<usize> {
         let own = self.all.iter().find(|header| header[0] as u32 == PT_PHDR)?;
         Some((self.all.as_ptr() as usize).wrapping_sub(own[2] as usize))

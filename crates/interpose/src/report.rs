@@ -1,4 +1,4 @@
-//! What a process has done, written when it ends (`WARREN_REPORT`).
+//! The report of a process, which it writes when it ends (`WARREN_REPORT`).
 //!
 //! The value is a descriptor, if it is a number, or else the path of a file. Each process appends
 //! one block of lines, in one write. A process that ends by exec or by a signal writes none, and

@@ -35,7 +35,7 @@ pub(crate) const CODE_MAX: usize = REPEATED_MAX * LENGTH_MAX + 13;
 const LANES: usize = 16;
 const NOP: u8 = 0x90;
 
-/// What to patch: offsets into the function's code.
+/// A place to patch, as offsets into the function's code.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Site {
     /// The instruction that becomes a jump.

@@ -1,4 +1,4 @@
-//! What is true of the whole process.
+//! The state of the process as a whole.
 
 use core::sync::atomic::{
     AtomicBool, AtomicU8, AtomicUsize,
@@ -44,7 +44,7 @@ impl Filtered {
     }
 }
 
-/// What is true of the process.
+/// The state of the process.
 pub(crate) struct Life {
     /// Dispatch is used in this process.
     pub interposed: Flag,
@@ -76,7 +76,7 @@ pub(crate) fn begin_child() {
     Life::here().children.fetch_add(BEGUN + 1, SeqCst);
 }
 
-/// How many children were begun so far. None while one is being made.
+/// The number of children that were begun so far. `None` while one is being made.
 #[inline]
 pub(crate) fn children() -> Option<usize> {
     let children = Life::here().children.load(SeqCst);

@@ -1,4 +1,4 @@
-//! What the library knows of each system call of x86-64 Linux: one row a call.
+//! The table of the system calls of x86-64 Linux, one row a call.
 //!
 //! | column | says | used by |
 //! | --- | --- | --- |
@@ -69,7 +69,7 @@ pub(crate) use rows::nr;
 /// Numbers from here on have no row.
 pub(crate) const END: usize = rows::NUMBERS[rows::NUMBERS.len() - 1] + 1;
 
-/// What is known of a call.
+/// The row of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(8))]
 pub(crate) struct Row {
@@ -111,7 +111,7 @@ impl Row {
     };
 }
 
-/// What becomes of a call that no file which is served answers.
+/// The treatment of a call that no served file answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// The kernel makes it.
@@ -267,7 +267,7 @@ impl Names {
     pub(crate) const AE: Self = Self::In(Arguments::A.and(Arguments::E));
 }
 
-/// What a call does with numbers of descriptors.
+/// The effect of a call on the numbers of descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Numbers {
     /// It neither creates, closes nor displays descriptors, and does not wait for long.
@@ -280,7 +280,7 @@ pub(crate) enum Numbers {
     Other,
 }
 
-/// What a call does to the file behind its first descriptor, if that file is served here.
+/// The operation of a call on the file behind its first descriptor, if that file is served here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnFile {
     /// The kernel makes the call, and has the file from then on.
@@ -367,7 +367,7 @@ impl OnFile {
     }
 }
 
-/// What a call takes from files that are open: rights, or the way to them.
+/// A call may take this from files that are open: rights, or the way to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Takes {
     Nothing,

@@ -1,4 +1,4 @@
-//! What is remembered of each thread, by its number.
+//! The facts that are remembered of each thread, by its number.
 //!
 //! A bit for each possible thread, so that nothing depends on the program's thread-local storage:
 //! a thread may have none (raw `clone`). The pages of the tables are used only when a bit is set,

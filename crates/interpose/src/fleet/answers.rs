@@ -24,7 +24,7 @@ const WORD: u64 = u64::BITS as u64;
 
 pub(super) struct Answers {
     cache: PathCache<&'static [AtomicU64]>,
-    /// How often each path was asked for.
+    /// The number of lookups of each path, up to [`KEPT`].
     counts: &'static [AtomicU64],
 }
 

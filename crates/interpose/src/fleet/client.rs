@@ -23,7 +23,7 @@ use super::listings::Listings;
 /// Attempts to copy what is being changed.
 pub(super) const COPY_TRIES: usize = 3;
 
-/// What the fleet answers.
+/// An answer of the fleet.
 pub(crate) enum Found<T> {
     Is(T),
     Fails(Errno),
@@ -42,7 +42,7 @@ impl<T> Found<T> {
     }
 }
 
-/// What the hot path reads.
+/// The part of the client that the hot path reads.
 pub(super) struct Hot {
     pub connection: Connection,
     pub answers: Answers,
@@ -51,8 +51,8 @@ pub(super) struct Hot {
     pub files: Files,
 }
 
-/// What belongs to the slow path. It lies in the arena and not in a variable, where a leak checker
-/// would find what the stack had of the program's pointers when parts of it were written.
+/// The part that belongs to the slow path. It lies in the arena and not in a variable, where a leak
+/// checker would find stale pointers of the program that were copied into it from the stack.
 pub(super) struct Slow {
     pub slot: Slot,
     /// For handles that are closed while the program goes on.

@@ -138,7 +138,7 @@ unsafe fn copy_bytes(from: usize, to: usize, count: usize) {
     }
 }
 
-/// What is at a path that was to be opened.
+/// The object at a path that was to be opened.
 pub(crate) enum Reached {
     /// The regular file, open for reading, and its attributes.
     File(OpenFile, Attr),

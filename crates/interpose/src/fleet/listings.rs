@@ -71,8 +71,8 @@ pub(super) fn skip(mut records: &[u8], offset: u64) -> &[u8] {
     records
 }
 
-/// How many bytes of records fit, and the offset behind them. Records that share an offset are not
-/// separated, unless they alone do not fit: a listing goes on behind all of them.
+/// The number of bytes of records that fit, and the offset behind them. Records that share an
+/// offset are not separated, unless they alone do not fit: a listing goes on behind all of them.
 pub(super) fn fitting(records: &[u8], room: usize) -> (usize, Option<u64>) {
     let (mut length, mut last) = (0, None);
     let mut group = (0, None);

@@ -66,7 +66,7 @@ fn change(client: &mut Client, op: impl FnOnce(&Hot) -> Op) -> (Found<()>, bool)
     (found, call.is_sent())
 }
 
-/// What a change that has failed means. `is_sent`: its request was sent, so that the paths are
+/// The answer to a change that has failed. `is_sent`: its request was sent, so that the paths are
 /// good.
 pub(super) fn failed<T>(errno: Errno, is_sent: bool) -> Found<T> {
     let is_plain = match errno {

@@ -12,7 +12,7 @@ use super::client::{Client, Found, hot};
 use super::names::Place;
 use super::stat;
 
-/// How many inodes are watched, and how often that has changed. 0 if none is, and without a client.
+/// The watched inodes (lower half), and the changes of that number. 0 without a client or a watch.
 #[inline]
 pub(crate) fn state() -> u64 {
     let state = hot().map_or(0, |hot| hot.connection.watches());

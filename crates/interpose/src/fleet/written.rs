@@ -35,7 +35,7 @@ fn opened(hot: &Hot, slow: &Slow, node: InodeRef, opened: &Opened) -> WrittenFil
     WrittenFile { handle, node, client: hot.connection.client().0, guard }
 }
 
-/// What a write has done.
+/// The outcome of a write.
 pub(crate) enum Wrote {
     /// So many bytes, and the size of the file afterwards.
     Bytes(usize, u64),

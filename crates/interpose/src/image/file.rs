@@ -7,9 +7,9 @@ use crate::abi::{AT_FDCWD, O_CLOEXEC, O_NOCTTY, O_NONBLOCK, nr};
 use crate::loader::BUILD_ID;
 use crate::stub;
 
-/// What the launcher writes.
+/// A new image begins with this, which the launcher writes.
 pub(super) const MARK: [u8; 16] = *b"warren text new\n";
-/// What a filled image begins with. Another layout has another number.
+/// A filled image begins with this. Another layout has another number.
 pub(super) const FILLED: [u8; 16] = *b"warren text 001\n";
 /// From the trampolines to the text, less than a jump reaches. What is mapped at the start of a
 /// program lies near its libraries, and mostly takes less.

@@ -44,25 +44,25 @@ use super::{clock, descriptors, proc};
 
 /// Comparisons of the root, as the kernel has it, with what the fleet has, until they agree.
 const COMPARISONS: usize = 4;
-/// How long a call by path waits for the lock at most, in parts. A file that is left to the kernel
-/// costs several calls.
+/// A call by path waits for the lock this long, and this often at most. A file that is left to the
+/// kernel costs several calls.
 const WAIT_OF_PATHS: Duration = Duration::from_micros(250);
 const WAITS_OF_PATHS: usize = 4;
 /// A call that only the fleet can make waits as long as it takes, in parts.
 const WAIT_OF_FILES: Duration = Duration::from_millis(10);
 
-/// What there is of an admission.
+/// The state of the admission.
 pub(crate) struct Admitting {
     /// The client exists. Changed under the lock.
     is_client: AtomicBool,
-    /// What the thread that has the lock, or is the next to have it, is to do: these two.
+    /// Tasks of the thread that has the lock, or is the next to have it: these two bits.
     wanted: AtomicU8,
 }
 
 /// The open mountinfo of a client.
 pub(crate) struct Mounts(Number);
 
-/// What is asked of parts whose code lies above this.
+/// An admission calls these functions, whose code lies above this file.
 pub(crate) trait Parts {
     /// The admission ends.
     fn end(room: &mut Room);
@@ -296,7 +296,7 @@ fn attempt(room: &mut Room, candidate: &Candidate) {
     }
 }
 
-/// What may pass: the fleet, and what other processes do with the mount.
+/// Notes a refusal. It may pass if the reason is the fleet, or other processes' use of the mount.
 fn failed(refusal: Refusal) {
     why::set_refusal(refusal);
     let passing = [Refusal::Fleet, Refusal::Root, Refusal::Mount, Refusal::MountInside];

@@ -91,7 +91,7 @@ fn encode(major: u32, minor: u32) -> u32 {
     minor & 0xff | major << 8 | (minor & !0xff) << 12
 }
 
-/// What `access` answers for an inode, in the kernel's order of checks.
+/// The answer of `access` for an inode, in the kernel's order of checks.
 pub(crate) fn access(attr: &Attr, wanted: u32, facts: &Facts) -> Result<(), Errno> {
     let is_dir = attr.kind == FileKind::Directory;
     let is_special = !is_dir && !matches!(attr.kind, FileKind::Regular | FileKind::Symlink);

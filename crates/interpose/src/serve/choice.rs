@@ -25,7 +25,7 @@ use crate::counts::Counts;
 
 use super::{clock, facts};
 
-/// What a call counts for at most, in cycles. One that took longer was interrupted.
+/// A call counts for this many cycles at most. One that took longer was interrupted.
 const COST_MAX: u64 = 1_000_000;
 /// A mean moves by this part of the difference.
 const PART: u64 = 8;
@@ -33,7 +33,7 @@ const PART: u64 = 8;
 /// `RATIO_MAX` at most.
 const TRIED: usize = 32;
 const RATIO_MAX: u64 = 32;
-/// What the account holds at first and at most: some milliseconds.
+/// The account holds this many cycles at first and at most: some milliseconds.
 const BUDGET: i64 = 40_000_000;
 /// This part of what the kernel costs is put in by a call that goes to the kernel because the
 /// account is empty, so that the fleet is tried again.
@@ -140,7 +140,7 @@ impl<const WEIGHT: u64> Choice<WEIGHT> {
 struct Account {
     /// The budget without the balance.
     spent: AtomicI64,
-    /// How many calls had been answered when it was last brought up to date.
+    /// The number of answered calls when the account was last brought up to date.
     answered: AtomicU64,
 }
 

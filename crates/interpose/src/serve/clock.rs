@@ -1,4 +1,4 @@
-//! How old the last look at the mount is.
+//! The age of the last look at the mount.
 //!
 //! An answer rests on the mount and on the path that leads to it, and other processes may change
 //! both. So a look at them ([`super::admission`]) is valid for [`RENEW_CYCLES`], and only until a
@@ -25,7 +25,7 @@ pub(crate) const LONG_CYCLES: u64 = 10_000;
 
 /// The last look, and what has made it invalid.
 pub(crate) struct Clock {
-    /// How many calls may have waited for another process. The entry counts here too.
+    /// The number of calls that may have waited for another process. The entry counts here too.
     pub waits: AtomicU64,
     /// `waits` plus one, and the cycles at the begin of the last look.
     seen_waits: AtomicU64,

@@ -1,4 +1,4 @@
-//! What answers rest on while the process is admitted: the mount and the identity.
+//! The facts that answers rest on while the process is admitted: the mount and the identity.
 //!
 //! The facts of an admission are written before it is published, and not changed. A reader keeps a
 //! reference, and asks before it answers whether the admission is still the same. There are
@@ -29,7 +29,7 @@ pub(crate) struct Facts {
     pub mount: MountFacts,
 }
 
-/// What the kernel adds to the attributes of a file on this mount.
+/// The kernel adds these to the attributes of a file on this mount.
 #[derive(Clone, Copy)]
 pub(crate) struct MountFacts {
     /// Major and minor number.
@@ -126,7 +126,7 @@ pub(crate) fn is_any_current() -> bool {
     Admissions::here().current.load(Relaxed) != 0
 }
 
-/// How many admissions there were.
+/// The number of admissions so far.
 pub(crate) fn admissions() -> usize {
     Admissions::here().last.load(Relaxed)
 }

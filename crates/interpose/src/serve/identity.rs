@@ -11,7 +11,7 @@ use super::why::Refusal;
 
 /// Supplementary groups at most.
 pub(crate) const GROUPS_MAX: usize = 64;
-/// What `/proc/self/uid_map` has if it maps each id to itself.
+/// `/proc/self/uid_map` has these numbers if it maps each id to itself.
 const ALL_IDS: [u64; 3] = [0, 0, 0xffff_ffff];
 
 /// Bits of a mode and of the argument of `access`.

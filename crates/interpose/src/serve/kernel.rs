@@ -1,4 +1,4 @@
-//! What the kernel says of a file: `statx`, and the structures that `stat` and `statx` fill.
+//! The kernel's description of a file: `statx`, and the structures that `stat` and `statx` fill.
 
 use warren_base::Ino;
 

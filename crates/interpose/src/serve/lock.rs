@@ -22,7 +22,7 @@ use crate::state::is_filtered;
 use crate::stub;
 
 const STACK: usize = 256 << 10;
-/// How often a thread that waits yields before it sleeps, and for how long.
+/// A waiting thread yields this often. Then it sleeps, this long each time.
 const YIELDS: usize = 64;
 const PAUSE_NANOS: u64 = 50_000;
 /// The text of a file in `/proc` that is read at once, or the longest line.
@@ -37,8 +37,8 @@ pub(crate) struct Room {
     pub client: Client,
 }
 
-/// What is mapped for the holder of the lock. The stack is first, because an overflow leaves it
-/// downwards.
+/// The memory that is mapped for the holder of the lock. The stack is first, because an overflow
+/// leaves it downwards.
 #[repr(C, align(4096))]
 struct Place {
     stack: [u8; STACK],

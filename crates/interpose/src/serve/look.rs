@@ -25,7 +25,7 @@ const PR_TSC_ENABLE: i32 = 1;
 const POLLPRI: u64 = 2;
 const POLLERR: u64 = 8;
 
-/// What mountinfo says of the mount.
+/// The mount as mountinfo describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Looked {
     pub id: u64,

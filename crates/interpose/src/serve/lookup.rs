@@ -199,7 +199,7 @@ fn find_cwd(admission: &Admission) -> Result<InodeRef, Why> {
     }
 }
 
-/// What the client finds out, if it does not know it yet. `is_fleets`: the choice is made.
+/// Finds the attributes, by a request if the client lacks them. `is_fleets`: the choice is made.
 #[cold]
 fn walk(
     path: &[u8],

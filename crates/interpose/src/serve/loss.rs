@@ -1,5 +1,5 @@
-//! What a call takes away from files that are open here: rights, or names. The kernel could not
-//! open them again afterwards, as it may have to. So it takes them over before the call.
+//! A call may take rights or names away from files that are open here. The kernel could not open
+//! them again afterwards, as it may have to. So it takes them over before the call.
 
 use warren_proto::SetAttr;
 

@@ -7,7 +7,7 @@
 //! such call was under way while it was probed. If a handler jumps out of one, the counts differ
 //! from then on, and nothing is remembered any more.
 //!
-//! What is not covered: a file that another process, or an `open` with `O_TRUNC`, truncates while
+//! This does not cover a file that another process, or an `open` with `O_TRUNC`, truncates while
 //! the program has mapped it. The kernel answers EFAULT for a path there, and reading it here
 //! raises SIGBUS.
 
@@ -37,7 +37,7 @@ const SHM_REMAP: usize = 0o40000;
 /// Advices that change no page's rights: NORMAL to DONTNEED, and FREE to COLLAPSE. Guards do.
 const HARMLESS_ADVICES: u64 = 0x1f | 0x3_ffff << 8;
 
-/// What is looked at of a string.
+/// At most this much of a string is looked at.
 const STRING_MAX: usize = 4096;
 
 struct Table([AtomicU64; PAGES]);
@@ -214,7 +214,7 @@ fn byte_writable(address: usize) -> bool {
 impl Removals {
     /// In a child of `fork`: a thread of the parent may have been in such a call.
     ///
-    /// What is remembered counts no more, as after such a call. The tables stay as they are,
+    /// The remembered pages count no more, as after such a call. The tables stay as they are,
     /// because a store there would copy a page.
     pub(crate) fn begin_again(&self) {
         begin();

@@ -120,7 +120,7 @@ impl<'a> Mount<'a> {
         }
     }
 
-    /// What must hold for requests of programs on this mount.
+    /// The rules for requests of programs on this mount.
     pub(crate) fn rules(&self) -> Rules {
         let mut rules = Rules::empty();
         let no_atime = has(self.options, b"noatime");

@@ -137,9 +137,9 @@ impl Prefix {
         self.words.as_ptr() as usize
     }
 
-    /// What follows the prefix in an absolute path, without slashes before it; `/` if nothing does.
-    /// That is not `.`, because `.` needs the right to search the directory. None if the path does
-    /// not lead through the mount.
+    /// The rest of an absolute path behind the prefix, without slashes before it; `/` if it is
+    /// empty, and not `.`, because `.` needs the right to search the directory. `None` if the path
+    /// does not lead through the mount.
     #[inline]
     pub(crate) fn rest<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
         let length = self.length.load(Acquire);

@@ -1,7 +1,7 @@
 //! The calls by path that can be served, decoded.
 //!
-//! What is unusual (flags that are not known here, a descriptor of a directory, a path that is
-//! empty) goes to the kernel, which also answers what is wrong.
+//! Unusual calls (flags that are not known here, a descriptor of a directory, a path that is empty)
+//! go to the kernel, which also answers calls that are wrong.
 
 use crate::abi::nr;
 use crate::call::SystemCall;
@@ -15,7 +15,7 @@ pub(crate) const O_WRONLY: u32 = 1;
 pub(crate) const O_RDWR: u32 = 2;
 pub(crate) const O_CREAT: u32 = 0o100;
 pub(crate) const O_TRUNC: u32 = 0o1000;
-/// What `creat` means.
+/// The flags that `creat` implies.
 const CREAT: u32 = O_CREAT | O_WRONLY | O_TRUNC;
 pub(crate) const AT_SYMLINK_NOFOLLOW: usize = 0x100;
 const NOFOLLOW: u32 = AT_SYMLINK_NOFOLLOW as u32;
@@ -50,7 +50,7 @@ pub(crate) enum Want {
     ListXattr {
         size: usize,
     },
-    /// What `statfs` says of the mount.
+    /// The answer of `statfs` for the mount.
     StatMount,
     /// `mode` is of use with O_CREAT.
     Open {

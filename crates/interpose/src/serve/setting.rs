@@ -11,20 +11,20 @@ pub(super) const NANOS: i64 = 1_000_000_000;
 const MICROS: i64 = 1_000_000;
 const NOW: [i64; 4] = [0, UTIME_NOW, 0, UTIME_NOW];
 
-/// What `chown` sets. `-1` leaves an id as it is. None if both stay: the kernel also does something
-/// then.
+/// The ids that `chown` sets. `-1` leaves an id as it is. `None` if both stay: the kernel also does
+/// something then.
 pub(super) fn owner(uid: usize, gid: usize) -> Option<SetAttr> {
     let [uid, gid] = [uid, gid].map(|id| Some(id as u32).filter(|id| *id != u32::MAX));
     (uid.is_some() || gid.is_some()).then_some(SetAttr { uid, gid, ..SetAttr::default() })
 }
 
-/// What `utimensat` sets. `address` is that of two `struct timespec`, or null for the present. None
-/// if the kernel is to find out.
+/// The times that `utimensat` sets. `address` is that of two `struct timespec`, or null for the
+/// present. `None` if the kernel is to judge the call.
 pub(super) fn times(address: usize) -> Option<SetAttr> {
     set(if address == 0 { NOW } else { memory::words(address)? })
 }
 
-/// What `utimes` and `futimesat` set: two `struct timeval`, with microseconds, or null.
+/// The times that `utimes` and `futimesat` set: two `struct timeval`, with microseconds, or null.
 pub(super) fn times_in_micros(address: usize) -> Option<SetAttr> {
     if address == 0 {
         return set(NOW);
@@ -35,7 +35,7 @@ pub(super) fn times_in_micros(address: usize) -> Option<SetAttr> {
     if is_good { set([atime, nanos(of_atime), mtime, nanos(of_mtime)]) } else { None }
 }
 
-/// What `utime` sets: a `struct utimbuf`, with seconds, or null.
+/// The times that `utime` sets: a `struct utimbuf`, with seconds, or null.
 pub(super) fn times_in_seconds(address: usize) -> Option<SetAttr> {
     if address == 0 {
         return set(NOW);

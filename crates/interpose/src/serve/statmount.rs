@@ -1,5 +1,5 @@
-//! What the kernel says of one mount (`statmount`, Linux 6.8). Mountinfo, which has the text of all
-//! mounts, takes ten times as long and more.
+//! The kernel's description of one mount (`statmount`, Linux 6.8). Mountinfo, which has the text of
+//! all mounts, takes ten times as long and more.
 //!
 //! A process with a seccomp filter does without: the filter may end it for a call that few know.
 
@@ -24,7 +24,7 @@ const MNT_POINT: usize = 108;
 const FS_SUBTYPE: usize = 120;
 const STRINGS: usize = 512;
 
-/// What a mount is.
+/// The kernel's answer about a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen<'a> {
     /// A mount of ours, at this path.

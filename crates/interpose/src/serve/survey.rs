@@ -1,4 +1,4 @@
-//! What leads to an admission: the mounts that the process uses, and what its calls there cost.
+//! The reasons for an admission: the mounts that the process uses, and what its calls there cost.
 //!
 //! Most processes are short or use no mount of ours, and pay for counting only. Of the others,
 //! every sixteenth path is examined, by a call that takes a microsecond. A slow call counts for
@@ -18,13 +18,13 @@ const EXAMINED: u32 = 16;
 /// systems take less, and a front more.
 const SLOW: u64 = 40_000;
 const SLOW_MAX: u64 = EXAMINED as u64 / 2;
-/// What calls by path in a mount may cost before the fleet is asked: about as much as an
+/// Calls by path in a mount may cost this much before the fleet is asked: about as much as an
 /// admission, which takes a millisecond on an idle machine and seven on a busy one, where the calls
 /// take longer as well. So a process pays at most about twice what it would have paid at best,
 /// whether its calls are cheap (the kernel has the names) or dear. In cycles: half a millisecond to
 /// three.
 const ADMIT_AFTER: u64 = 3_000_000;
-/// What a single call counts for at most. One that took longer has waited for something else.
+/// A call counts for this many cycles at most. A longer one has waited for something else.
 const CALL_MAX: u64 = ADMIT_AFTER / 10;
 /// After each failure this many times as many.
 const PATIENCE: u32 = 8;
@@ -42,7 +42,7 @@ pub(crate) enum Phase {
     Never = 2,
 }
 
-/// What the process has done so far.
+/// The counters of the process so far.
 pub(crate) struct Survey {
     phase: AtomicU8,
     /// Never, and children neither.
@@ -52,7 +52,7 @@ pub(crate) struct Survey {
     calls: AtomicU32,
     failures: AtomicU32,
     others: AtomicU32,
-    /// What calls by relative paths, and on files that may be ours, have cost.
+    /// The cost of calls by relative paths, and on files that may be ours.
     relative_cycles: AtomicU64,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Candidates {
 
 pub(super) struct Candidate {
     pub prefix: Prefix,
-    /// What its calls have cost.
+    /// The cost of its calls.
     cycles: AtomicU64,
 }
 

@@ -1,5 +1,5 @@
-//! What programs watch (inotify, fanotify) is left to the kernel, which tells them only of what it
-//! does itself. [`super::watching`] is the other side.
+//! Calls that concern watchers (inotify, fanotify) are left to the kernel, which reports only what
+//! it does itself. [`super::watching`] is the other side.
 
 use crate::fleet::names::Place;
 use crate::fleet::{Client, watches};

@@ -118,7 +118,7 @@ pub(crate) fn refusal() -> Refusal {
     Refusal::ALL.get(usize::from(raw)).copied().unwrap_or(Refusal::None)
 }
 
-/// What the fleet's refusal says. Called under the lock.
+/// Sets the text of the fleet's refusal. Called under the lock.
 pub(crate) fn set_fleet_text(text: &'static str) {
     Reasons::here().fleet_text_length.store(0, Relaxed);
     Reasons::here().fleet_text.store(text.as_ptr().cast_mut(), Release);

@@ -109,7 +109,7 @@ pub(super) fn change_at(
     }
 }
 
-/// What a call on an access control list returns for a file that has none.
+/// The result of a call on an access control list, for a file that has none.
 fn without_acl(
     place: Place<'_>,
     follow: bool,

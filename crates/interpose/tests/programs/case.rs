@@ -75,7 +75,7 @@ impl Case {
         self.source.extension().is_some_and(|extension| extension == "sh")
     }
 
-    /// What the script needs, if it is not there.
+    /// The program that the script needs, if it is not there.
     fn missing(&self) -> Option<String> {
         let text = std::fs::read_to_string(&self.source).expect("the case");
         let needs = text.lines().find_map(|line| line.strip_prefix("# needs: "))?;

@@ -1,5 +1,5 @@
-//! What is checked otherwise than by comparing output: the library itself, emptied environments,
-//! reports, and debuggers.
+//! Checks that do more than compare output: the library itself, emptied environments, reports, and
+//! debuggers.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const TIME_MAX: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// What can be seen of a command.
+/// The visible effects of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub output: String,

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::process::Command;
 
-/// What a new image holds (`interpose/src/image.rs`).
+/// A new image holds this (`interpose/src/image.rs`).
 const MARK: &[u8] = b"warren text new\n";
 pub(crate) const VARIABLE: &str = "WARREN_TEXT";
 

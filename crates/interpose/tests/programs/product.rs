@@ -12,7 +12,7 @@ pub(crate) struct Product {
     pub scratch: PathBuf,
 }
 
-/// How the library gets into a program.
+/// The ways in which the library gets into a program.
 pub(crate) const WAYS: [&str; 2] = ["LD_PRELOAD", "LD_AUDIT"];
 
 impl Product {

@@ -46,16 +46,16 @@ use super::table::{self, Object};
 use super::takeover::hand_over;
 use super::{F_SET_RW_HINT, TCGETS, arguments, create, placeholder, record_locks, score};
 
-/// What the writes of a file must have cost, in cycles: about as much as an adoption.
+/// A file is adopted when its writes have cost this many cycles: about as many as an adoption.
 const ADOPT_AFTER: u64 = 500_000;
-/// What a single write counts for at most. One that took longer has waited for something else.
+/// A write counts for this many cycles at most. A longer one has waited for something else.
 const WRITE_MAX: u64 = 300_000;
-/// What a read costs more as a request than from the kernel's cache, in cycles.
+/// A read as a request costs this many cycles more than one from the kernel's cache.
 const READ_COST: u64 = 5_000;
 /// Larger writes take as long here as through the kernel.
 const LENGTH_MAX: isize = 64 << 10;
-/// How often the lease is asked for, and how often it is looked whether calls have ended: for a
-/// millisecond on an idle machine, and for four at most.
+/// The most requests for the lease, and the most checks whether calls have ended. They take a
+/// millisecond on an idle machine, and four at most.
 const TURNS: usize = 100;
 /// A file that has more numbers stays the kernel's.
 const NUMBERS_MAX: usize = 16;
@@ -63,7 +63,7 @@ const NUMBERS_MAX: usize = 16;
 const FAILURES_MAX: u64 = 4;
 const SET_IDS: u16 = 0o6000;
 
-/// How well adoption works.
+/// The failures of adoption.
 pub(crate) struct Adoption {
     /// Files for which no lease was granted.
     failed: AtomicU64,
@@ -304,7 +304,7 @@ fn exchange(numbers: &[usize], admission: &Admission, room: &mut Room) -> Option
     Some(())
 }
 
-/// What the numbers lead to, and the path that all of them have.
+/// The files behind the numbers, and the path that all of them have.
 fn candidates(
     numbers: &[usize],
     admission: &Admission,

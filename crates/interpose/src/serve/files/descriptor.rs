@@ -55,7 +55,7 @@ pub(super) enum Descriptor {
     Returned(Kind),
 }
 
-/// What is open.
+/// The kind of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A file that is only read, which the client holds.

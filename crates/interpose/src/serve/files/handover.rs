@@ -55,7 +55,7 @@ pub(super) fn those(is_wanted: impl Fn(&Served) -> bool) {
     admission::waiting(|room| each(room, &is_wanted));
 }
 
-/// What the kernel has behind a descriptor, if it may be ours. A file of a disk is none of ours.
+/// The attributes behind a descriptor of the kernel, if its file may be ours. A disk's file is not.
 fn of_kernel(descriptor: usize) -> Option<Statx> {
     Statx::of_descriptor(descriptor, 0).filter(|found| found.device().0 == 0)
 }

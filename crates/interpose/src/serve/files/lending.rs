@@ -169,8 +169,8 @@ fn lend(file: &Served) -> Result<(), isize> {
     })
 }
 
-/// What children have taken is the kernel's in this process, too. Before any other use of the
-/// table.
+/// Gives the files that children have taken to the kernel in this process, too. This comes before
+/// any other use of the table.
 #[inline]
 pub(in super::super) fn take_back() {
     if table::is_lent() || table::has_returned() {

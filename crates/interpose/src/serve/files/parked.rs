@@ -25,7 +25,7 @@ use super::{arguments, placeholder};
 pub(crate) struct Parked {
     /// The number, whether it closes on exec, and a bit that is always set. 0: none.
     number: AtomicUsize,
-    /// How many calls may have made numbers free.
+    /// The number of calls that may have made numbers free.
     epoch: AtomicU64,
 }
 

@@ -40,19 +40,19 @@ const COST_MAX: u64 = COST >> COST_SHIFT;
 /// The words of all numbers.
 pub(crate) struct Words([AtomicU64; DESCRIPTORS]);
 
-/// What is pending.
+/// The state of all pending files.
 pub(crate) struct Pending {
-    /// How many are pending, or about to be.
+    /// The number of files that are pending, or about to be.
     count: AtomicUsize,
     /// No higher number was ever pending.
     highest: AtomicUsize,
     /// No more files come in.
     is_stopped: AtomicBool,
-    /// How many children were made that have copies of the descriptors.
+    /// The number of children that were made with copies of the descriptors.
     forks: AtomicU64,
 }
 
-/// What a call on a file was.
+/// The kind of a call on a file, and its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Made {
     /// A write that took so many cycles.
@@ -187,7 +187,7 @@ pub(super) fn end(number: usize, made: Made) -> u64 {
     (update.map_or_else(|word| word, ended) & COST) >> COST_SHIFT
 }
 
-/// What the writes of the file have cost.
+/// The cost of the file's writes, in cycles.
 pub(super) fn cost(number: usize) -> u64 {
     (Words::here().0[number].load(Acquire) & COST) >> COST_SHIFT
 }

@@ -1,4 +1,4 @@
-//! How far the program has listed its open directories. Duplicates of a descriptor share a place.
+//! The offsets of the program in its open directories. Duplicates of a descriptor share a place.
 
 use core::sync::atomic::{
     AtomicU32, AtomicU64,

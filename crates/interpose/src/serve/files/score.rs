@@ -6,13 +6,13 @@ use core::sync::atomic::{
     Ordering::{Relaxed, SeqCst},
 };
 
-/// What a handover costs, in opens that were served to the end.
+/// The cost of a handover, in opens that were served to the end.
 const HANDOVER: i32 = 32;
-/// What may be lost before files are left to the kernel, and what is counted at most.
+/// The loss above which files are left to the kernel, and the largest that is counted.
 const SPARE: i32 = 4 * HANDOVER;
 const LOST_MAX: i32 = SPARE + 2 * HANDOVER;
 
-/// What serving files has cost more than it has gained.
+/// The cost of serving files minus its gain.
 pub(crate) struct Score {
     /// In opens that were served to the end.
     lost: AtomicI32,

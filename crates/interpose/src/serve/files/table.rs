@@ -50,7 +50,7 @@ pub(crate) struct File {
     closes_on_exec: AtomicBool,
     /// See [`super::parked`].
     epoch: AtomicU64,
-    /// What was watched when no watcher was found, see [`super::watchers`].
+    /// The state of the watches when no watcher was found, see [`super::watchers`].
     watches: AtomicU64,
     /// Where a relative path begins, or 0.
     start: AtomicU64,
@@ -61,7 +61,7 @@ pub(crate) struct File {
 /// A file for each number.
 pub(crate) struct Files([File; DESCRIPTORS]);
 
-/// What is true of the files.
+/// The state of the whole table.
 pub(crate) struct Table {
     /// A child of `vfork` has begun to take files: those that are frozen.
     is_lent: AtomicBool,
@@ -80,7 +80,7 @@ pub(crate) struct Served {
     file: &'static File,
 }
 
-/// What is open.
+/// The object that is open.
 pub(crate) enum Object {
     File(OpenFile),
     Written(WrittenFile),
@@ -105,13 +105,13 @@ impl Object {
     }
 }
 
-/// What an open file holds at its cell.
+/// An open file holds these at its cell.
 pub(crate) struct AtCell {
     pub held: Option<Held>,
     pub handle: Option<Handle>,
 }
 
-/// How a file was opened.
+/// The way in which a file was opened.
 pub(crate) struct Opening<'a> {
     /// An absolute path that leads to where the other one begins, or nothing.
     pub base: &'a [u8],
@@ -157,9 +157,9 @@ pub(super) fn is_lent() -> bool {
     Table::here().is_lent.load(Acquire)
 }
 
-/// What children have taken is under the numbers of this process from now on. What is frozen and
-/// was not sent is served again: a child was killed. This takes no lock, because a handler may have
-/// made the child at any point of a call.
+/// Puts the files that children have taken under the numbers of this process. A frozen file that no
+/// child has sent is served again: the child was killed. This takes no lock, because a handler may
+/// have made the child at any point of a call.
 #[cold]
 pub(super) fn arrive() {
     undisturbed(|| {
@@ -286,8 +286,8 @@ fn frozen(number: usize) -> Option<Served> {
     Some(Served { number, word, kind, file })
 }
 
-/// What was being handed over, and is not any more: by another thread of the parent of a child of
-/// `fork`, or by a child of `vfork`.
+/// Thaws files whose handover was begun and does not go on: by another thread of the parent, in a
+/// child of `fork`, or by a child of `vfork`.
 pub(super) fn unfreeze_all() {
     for (_, file) in all() {
         file.offset.give_back();
@@ -347,7 +347,7 @@ impl Served {
         Guard::load(&self.file.guard)
     }
 
-    /// What it holds at its cell.
+    /// The parts that the file holds at its cell.
     pub(crate) fn at_cell(&self) -> AtCell {
         AtCell { held: self.held(), handle: self.handle() }
     }

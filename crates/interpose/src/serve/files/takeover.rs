@@ -1,4 +1,4 @@
-//! How the kernel takes over a file. All of this is under the lock, except for [`reopen`], which a
+//! The kernel takes over a file. All of this is done under the lock, except for [`reopen`], which a
 //! child of `vfork` calls without it ([`super::lending`]).
 //!
 //! The file is opened again through the mount and put under the same number, with its offset. Its
@@ -26,10 +26,10 @@ use super::pin::pin;
 use super::table::{self, AtCell, Served};
 use super::{parked, placeholder, score};
 
-/// How often the kernel asks for the end of a file.
+/// The kernel is made to ask for the end of a file this often at most.
 const ENDS_MAX: usize = 8;
-/// How often a file is opened by its proof, if the kernel refuses it. A user who asks for its
-/// attributes all the time makes one try of 25 fail.
+/// A file is opened by its proof this often at most, if the kernel refuses it. A user who asks for
+/// its attributes all the time makes one try of 25 fail.
 const PROOFS_MAX: usize = 8;
 
 /// Before the client ends. Called under the lock.
@@ -40,8 +40,8 @@ pub(crate) fn all_under_lock(room: &mut Room) {
     placeholder::unpin();
 }
 
-/// What could not be handed over is tried again with its next call. Then it is not known any more
-/// which directory relative paths begin at.
+/// Completes the relative paths of files that could not be handed over. Their next calls try again,
+/// and then it is not known any more which directory such paths begin at.
 fn keep_whole_paths(room: &mut Room) {
     let Directory::Inside(here) = cwd::known() else { return };
     let Some(base) = cwd::path(&mut room.path) else { return };
@@ -50,7 +50,7 @@ fn keep_whole_paths(room: &mut Room) {
     }
 }
 
-/// In a child of `fork`: what another thread of the parent has opened meanwhile.
+/// In a child of `fork`, hands over files that other threads of the parent have opened meanwhile.
 pub(crate) fn in_child() {
     if table::are_any() || parked::is_any() {
         table::unfreeze_all();
