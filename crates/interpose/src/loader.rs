@@ -189,7 +189,7 @@ mod tests {
         let mut buffer = [0; crate::maps::BUFFER];
         let mut base = 0;
         let mut text = (0, 0);
-        crate::maps::each(&mut buffer, |mapping| {
+        crate::maps::visit_mappings(&mut buffer, |mapping| {
             if mapping.name.starts_with(b"libc.so.") {
                 match mapping.offset {
                     0 => base = mapping.start,

@@ -34,7 +34,7 @@ impl Mapping {
 }
 
 /// Calls `visit` for each mapping until it returns false.
-pub(crate) fn each(buffer: &mut [u8; BUFFER], mut visit: impl FnMut(&Mapping) -> bool) {
+pub(crate) fn visit_mappings(buffer: &mut [u8; BUFFER], mut visit: impl FnMut(&Mapping) -> bool) {
     let mut last = Mapping::default();
     let mut ended = false;
     each_line(buffer, |mapping| {
@@ -168,7 +168,7 @@ mod tests {
         let here = our_own_maps_are_read as *const () as usize;
         let mut found = 0;
         let mut end = 0;
-        each(&mut buffer, |mapping| {
+        visit_mappings(&mut buffer, |mapping| {
             assert!(end <= mapping.start && mapping.start < mapping.end);
             end = mapping.end;
             let executable = mapping.protection & PROT_EXEC != 0;

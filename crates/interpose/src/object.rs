@@ -59,7 +59,7 @@ impl Objects {
         }
         let mut first = None;
         let mut found = None;
-        maps::each(buffer, |mapping| {
+        maps::visit_mappings(buffer, |mapping| {
             note_first(&mut first, mapping);
             if (mapping.start..mapping.end).contains(&address) {
                 found = object(mapping, first);

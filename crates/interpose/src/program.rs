@@ -64,7 +64,7 @@ impl Environment {
     ///
     /// # Safety
     /// Nothing has changed the environment since the program was started.
-    pub(crate) unsafe fn each(self, mut visit: impl FnMut(&[u8])) {
+    pub(crate) unsafe fn visit_variables(self, mut visit: impl FnMut(&[u8])) {
         let mut at = self.0;
         // SAFETY: the list ends with a null.
         while let Some(variable) = unsafe { at.as_ref() }.filter(|variable| !variable.is_null()) {
@@ -78,7 +78,7 @@ impl Environment {
     /// The program's own headers.
     ///
     /// # Safety
-    /// As `each`.
+    /// As `visit_variables`.
     unsafe fn headers(self) -> Option<Headers> {
         let mut at = self.0;
         // SAFETY: the list ends with a null.
@@ -105,7 +105,7 @@ impl Environment {
     /// Whether the program is written in Go.
     ///
     /// # Safety
-    /// As `each`.
+    /// As `visit_variables`.
     pub(crate) unsafe fn is_go(self) -> bool {
         // SAFETY: the caller's. The segments of notes are mapped, and nothing writes to them.
         unsafe { self.headers().is_some_and(|headers| headers.have_go_note()) }
@@ -114,7 +114,7 @@ impl Environment {
     /// The loader's list of the objects that it has loaded (`struct link_map`).
     ///
     /// # Safety
-    /// As `each`.
+    /// As `visit_variables`.
     pub(crate) unsafe fn objects(self) -> Option<usize> {
         // SAFETY: the caller's.
         let headers = unsafe { self.headers() }?;

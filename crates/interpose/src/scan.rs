@@ -32,7 +32,7 @@ fn scan(workshop: &mut Workshop) {
     let mut objects = [None; OBJECTS_MAX];
     let mut count = 0;
     let mut first = None;
-    maps::each(&mut workshop.buffer, |mapping| {
+    maps::visit_mappings(&mut workshop.buffer, |mapping| {
         object::note_first(&mut first, mapping);
         let wanted = NAMES.iter().any(|start| mapping.name.starts_with(start));
         if wanted && mapping.protection & PROT_EXEC != 0 {

@@ -58,7 +58,7 @@ use why::Refusal;
 #[inline]
 pub(crate) fn on_call(call: &SystemCall) -> Verdict {
     let class = call.row().class;
-    if (files::pending::are_any() || files::are_any())
+    if (files::pending::has_files() || files::holds_numbers())
         && let Some(verdict) = on_descriptors(call, class)
     {
         return verdict;
@@ -85,13 +85,13 @@ fn on_descriptors(call: &SystemCall, class: Class) -> Option<Verdict> {
         return in_child(call);
     }
     files::lending::take_back();
-    if files::pending::are_any() {
+    if files::pending::has_files() {
         let verdict = files::adoption::on_call(call, class != Class::Plain);
         if verdict.is_some() {
             return verdict;
         }
     }
-    if files::are_any() { files::on_call(call, class.is_by_path()) } else { None }
+    if files::holds_numbers() { files::on_call(call, class.is_by_path()) } else { None }
 }
 
 /// A call of a child of `vfork` whose parent has files open here.

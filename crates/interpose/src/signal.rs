@@ -181,7 +181,7 @@ pub(crate) fn mask(frame: &mut Frame) -> Next {
             _ => asked & SIGSYS_BIT != 0,
         };
         if let Some(thread) = thread {
-            Threads::here().blocked.put(thread, blocked);
+            Threads::here().blocked.replace(thread, blocked);
         }
     }
     // SAFETY: the kernel checks `old`, and the mask is the program's, but for SIGSYS.
@@ -196,7 +196,7 @@ pub(crate) fn mask(frame: &mut Frame) -> Next {
     }
     if let Some(thread) =
         thread.filter(|thread| was_blocked && !Threads::here().blocked.has(*thread))
-        && Threads::here().pending.put(thread, false)
+        && Threads::here().pending.replace(thread, false)
     {
         send_to(thread);
     }
@@ -252,7 +252,7 @@ pub(crate) unsafe fn deliver(info: *mut SigInfo, context: *mut Context) {
     // A filter may have trapped this very call, so it is not made for a forced SIGSYS.
     let thread = if forced { None } else { known_thread() };
     if let Some(thread) = thread.filter(|thread| Threads::here().blocked.has(*thread)) {
-        Threads::here().pending.put(thread, true);
+        Threads::here().pending.replace(thread, true);
         return;
     }
     let action = sigsys_action();

@@ -41,7 +41,7 @@ extern "C" fn start(_: usize, _: *const *const u8, passed: *const *const u8) {
     let mut aside = None;
     // SAFETY: no code of the program has run.
     unsafe {
-        environment.each(|variable| {
+        environment.visit_variables(|variable| {
             exec::keep(variable);
             if let Some(target) = variable.strip_prefix(REPORT) {
                 report::set_target(target);

@@ -196,7 +196,7 @@ fn begin(notes: usize) {
         dispatch::install();
     }
     let thread = stub::thread();
-    Threads::here().blocked.put(thread, notes & child::SIGSYS_BLOCKED != 0);
-    Threads::here().pending.put(thread, false);
+    Threads::here().blocked.replace(thread, notes & child::SIGSYS_BLOCKED != 0);
+    Threads::here().pending.replace(thread, false);
     dispatch::arm();
 }

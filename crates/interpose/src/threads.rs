@@ -29,7 +29,7 @@ impl Set {
     }
 
     /// Returns whether the thread was in the set.
-    pub(crate) fn put(&self, thread: usize, inside: bool) -> bool {
+    pub(crate) fn replace(&self, thread: usize, inside: bool) -> bool {
         if !Life::here().notes_threads.get() {
             if !inside {
                 return false;
@@ -58,8 +58,8 @@ mod tests {
     #[test]
     fn threads_are_put_in_and_taken_out() {
         let set = &Threads::here().blocked;
-        assert!(!set.put(70, true));
-        assert!(set.put(70, true) && set.has(70) && !set.has(71) && !set.has(6));
-        assert!(set.put(70, false) && !set.has(70));
+        assert!(!set.replace(70, true));
+        assert!(set.replace(70, true) && set.has(70) && !set.has(71) && !set.has(6));
+        assert!(set.replace(70, false) && !set.has(70));
     }
 }

@@ -14,7 +14,7 @@ use warren_base::{Errno, FileKind, Ino};
 use warren_proto::{Answered, Attr, DirEntries, InodeRef, Reply, Request};
 
 use super::client::{Client, Hot, Slow, hot};
-use super::listings::{Listing, fitting, put, skip};
+use super::listings::{Listing, fitting, push_record, skip};
 
 /// The longest listing, in bytes.
 const LISTING_MAX: usize = 512 << 10;
@@ -90,12 +90,12 @@ impl Slow {
         loop {
             let (parent, entries, end) = self.page(dir, cookie).ok_or(())?;
             if records.is_empty() {
-                put(&mut records, dir.ino, 1, FileKind::Directory, b".");
-                put(&mut records, parent.ino, AFTER_DOTS, FileKind::Directory, b"..");
+                push_record(&mut records, dir.ino, 1, FileKind::Directory, b".");
+                push_record(&mut records, parent.ino, AFTER_DOTS, FileKind::Directory, b"..");
             }
             for entry in entries.iter() {
                 let next = entry.cookie.checked_add(AFTER_DOTS).ok_or(())?;
-                put(&mut records, entry.ino, next, entry.kind, entry.name);
+                push_record(&mut records, entry.ino, next, entry.kind, entry.name);
             }
             if records.len() > LISTING_MAX {
                 return Err(());

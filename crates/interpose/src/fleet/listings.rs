@@ -44,7 +44,7 @@ impl Listings {
     }
 }
 
-pub(super) fn put(to: &mut Vec<u8>, ino: Ino, next: u64, kind: FileKind, name: &[u8]) {
+pub(super) fn push_record(to: &mut Vec<u8>, ino: Ino, next: u64, kind: FileKind, name: &[u8]) {
     let length = (NAME_AT + name.len() + 1).next_multiple_of(8);
     to.extend_from_slice(&number_of(ino).to_le_bytes());
     to.extend_from_slice(&next.to_le_bytes());
@@ -95,7 +95,7 @@ mod tests {
     fn records() -> Vec<u8> {
         let mut records = Vec::new();
         for (next, name) in [(1, "."), (2, ".."), (7, "a"), (9, "b"), (9, "c"), (12, "longer")] {
-            put(&mut records, Ino(5), next, FileKind::Regular, name.as_bytes());
+            push_record(&mut records, Ino(5), next, FileKind::Regular, name.as_bytes());
         }
         records
     }

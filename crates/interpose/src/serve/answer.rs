@@ -132,8 +132,8 @@ pub(crate) fn give(attr: &Attr, request: &Request, admission: &Admission) -> Res
         },
         // The kernel shows the device's block size.
         _ if attr.kind == FileKind::BlockDevice => Err(Why::Device),
-        Want::Stat => put(&stat(attr, &facts.mount), request.buffer),
-        Want::Statx { mask } => put(&statx(attr, &facts.mount, mask)?.0, request.buffer),
+        Want::Stat => write_words(&stat(attr, &facts.mount), request.buffer),
+        Want::Statx { mask } => write_words(&statx(attr, &facts.mount, mask)?.0, request.buffer),
         Want::ReadLink { .. }
         | Want::StatMount
         | Want::Open { .. }
@@ -143,7 +143,7 @@ pub(crate) fn give(attr: &Attr, request: &Request, admission: &Admission) -> Res
 }
 
 /// Writes an answer into the program's memory.
-pub(super) fn put<const N: usize>(words: &[u64; N], buffer: usize) -> Result<isize, Why> {
+pub(super) fn write_words<const N: usize>(words: &[u64; N], buffer: usize) -> Result<isize, Why> {
     if !memory::is_writable(buffer, size_of_val(words)) {
         return Err(Why::Pointer);
     }

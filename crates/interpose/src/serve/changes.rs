@@ -71,7 +71,7 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
 
 /// Before the kernel makes a change, wherever its path leads.
 fn hand_over_lost(call: &SystemCall) {
-    if !files::are_any() || is_child() {
+    if !files::holds_numbers() || is_child() {
         return;
     }
     match Loss::of(call) {
@@ -104,13 +104,13 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     );
     watchers::leave(first, follows, admission)?;
     let found = match want {
-        Want::Rename { to, flags } => two(first, to, admission, |client, from, to| {
+        Want::Rename { to, flags } => change_two(first, to, admission, |client, from, to| {
             // Until a kernel looks up the new name of a directory, `..` of processes that are in
             // it leads to its old parent, and `getcwd` says its old path.
             let flags = flags | RenameFlags::FILES;
             names::between(client, (from, false), to, |from, to| Op::Rename { from, to, flags })
         })?,
-        Want::Link { to, follow } => two(first, to, admission, |client, from, to| {
+        Want::Link { to, follow } => change_two(first, to, admission, |client, from, to| {
             names::between(client, (from, follow), to, |from, to| Op::Link { from, to })
         })?,
         Want::MakeSymlink { target } => symlink(first, target, admission)?,
@@ -118,12 +118,12 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
             let new = directory(mode, room).ok_or(Why::Kernel)?;
             Ok(names::at(&mut room.client, first, false, create(new)))
         })?,
-        Want::Unlink => one(first, false, PathOp::Unlink, admission)?,
+        Want::Unlink => change_one(first, false, PathOp::Unlink, admission)?,
         Want::RemoveDirectory => admission::under_lock(admission, |room| {
             keep_ways(first, room)?;
             Ok(names::at(&mut room.client, first, false, PathOp::Rmdir))
         })?,
-        Want::Set { set, follow } => one(first, follow, PathOp::SetAttr(set), admission)?,
+        Want::Set { set, follow } => change_one(first, follow, PathOp::SetAttr(set), admission)?,
         Want::SetXattr { name, new, follow } => {
             xattrs::change_at(first, follow, (name, new), admission)?
         }
@@ -139,7 +139,7 @@ fn answer(found: Found<()>) -> Result<isize, Why> {
     }
 }
 
-fn one(
+fn change_one(
     place: Place<'_>,
     follow: bool,
     op: PathOp,
@@ -150,7 +150,7 @@ fn one(
 
 /// It needs more of the program's stack than other calls, so it has a frame of its own.
 #[inline(never)]
-fn two(
+fn change_two(
     from: Place<'_>,
     to: Named,
     admission: &Admission,
@@ -190,7 +190,7 @@ fn keep_open(
     let concerns = match loss {
         Loss::Nothing => false,
         Loss::Directories => files::has_directories(),
-        Loss::All => files::are_any(),
+        Loss::All => files::holds_numbers(),
     };
     if !concerns || admission.facts.identity.uid == 0 {
         return Ok(());

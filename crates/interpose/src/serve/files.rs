@@ -76,10 +76,10 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
     if opening.writes() { create::open(opening, admission) } else { open::open(opening, admission) }
 }
 
-/// Whether there are any, or a number is parked.
+/// Whether files may be served, or a number is parked.
 #[inline]
-pub(super) fn are_any() -> bool {
-    table::are_any() || parked::is_any()
+pub(super) fn holds_numbers() -> bool {
+    table::has_files() || parked::is_any()
 }
 
 /// A call of the program while it has such files. None if it concerns none of them, or not any
@@ -93,14 +93,14 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
     }
     let cloned = || copy::clone(third, descriptor);
     let on_file =
-        || table::find(descriptor as u32 as usize).and_then(|file| one(call, operation, &file));
+        || table::find(descriptor as u32 as usize).and_then(|file| serve(call, operation, &file));
     let result = match operation {
         OnFile::Nothing | OnFile::Link => None,
         OnFile::Ioctl if arguments::NAME_OTHERS.contains(&(second as u32)) => {
             match (second as u32 == arguments::FICLONE).then(cloned).flatten() {
                 Some(result) => Some(result),
                 None => {
-                    handover::those_before(call, |_| true);
+                    handover::hand_over_wanted_before(call, |_| true);
                     None
                 }
             }
@@ -116,7 +116,7 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
             return None;
         }
         OnFile::Exec => {
-            handover::those_before(call, |file| !file.closes_on_exec());
+            handover::hand_over_wanted_before(call, |file| !file.closes_on_exec());
             None
         }
         OnFile::Child => {
@@ -142,17 +142,17 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
 /// Before the kernel makes a call. Returns the call's result if that is impossible.
 pub(super) fn before_kernel(call: &SystemCall) -> Option<Verdict> {
     // What is open belongs to the parent of a child of `vfork`, whose descriptors are others.
-    if !are_any() || is_child() {
+    if !holds_numbers() || is_child() {
         return None;
     }
-    let failed = handover::before(call);
+    let failed = handover::hand_over_before(call);
     free_numbers(call);
     failed
 }
 
 /// Before the kernel makes a call: what is not needed for files that are open is closed.
 fn free_numbers(call: &SystemCall) {
-    if parked::before(call) && pin().is_unused() {
+    if parked::flush_before(call) && pin().is_unused() {
         admission::unpin();
     }
 }
@@ -177,15 +177,15 @@ fn directories() -> impl Iterator<Item = Served> {
 
 /// The kernel takes over what is open of this inode.
 pub(super) fn hand_over(ino: Ino) {
-    handover::those(|file| file.node().ino == ino);
+    handover::hand_over_wanted(|file| file.node().ino == ino);
 }
 
 pub(super) fn hand_over_all() {
-    handover::those(|_| true);
+    handover::hand_over_wanted(|_| true);
 }
 
 pub(super) fn hand_over_directories() {
-    handover::those(Served::is_directory);
+    handover::hand_over_wanted(Served::is_directory);
 }
 
 fn clone_flags(call: &SystemCall) -> usize {
@@ -200,7 +200,7 @@ fn clone_flags(call: &SystemCall) -> usize {
 }
 
 /// A call that names one descriptor. None if the kernel is to make it.
-fn one(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
+fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
     if !watchers::may_serve(operation, file) {
         return None;
     }
@@ -231,9 +231,9 @@ fn one(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
         OnFile::SyncRange => hints::sync_range(second, third, fourth),
         OnFile::StatMount => hints::stat_mount(second),
         OnFile::GetXattr | OnFile::SetXattr | OnFile::ListXattr if !file.is_directory() => {
-            xattr::one(call, operation, file)
+            xattr::serve(call, operation, file)
         }
-        _ if file.is_written() => written::one(call, operation, file),
+        _ if file.is_written() => written::serve(call, operation, file),
         OnFile::Read => {
             let (pieces, offset) = Pieces::of_read(call)?;
             match offset {
@@ -333,7 +333,7 @@ fn release(file: &Served) {
 fn close_range(call: &SystemCall) {
     let [first, last, flags, ..] = call.args;
     if flags != 0 || watches::state() != 0 {
-        handover::those_before(call, |_| true);
+        handover::hand_over_wanted_before(call, |_| true);
         return;
     }
     for file in table::among(first as u32 as usize, last as u32 as usize) {

@@ -44,7 +44,7 @@ impl Place {
         (is_its && is_whole).then_some(Capability(capability))
     }
 
-    fn put(&self, InodeRef { ino, capability }: InodeRef) {
+    fn store(&self, InodeRef { ino, capability }: InodeRef) {
         let version = self.version.load(Relaxed);
         self.version.store(version | 1, Release);
         self.ino.store(ino.0, Release);
@@ -80,7 +80,7 @@ fn resolve(
     let rest = admission.facts.prefix.rest(path).ok_or(Why::Descriptor)?;
     match fleet::directory(&mut room.client, rest) {
         Found::Is((inode, _)) if inode.ino == ino => {
-            Place::of(ino).put(inode);
+            Place::of(ino).store(inode);
             Ok(inode)
         }
         _ => Err(Why::Descriptor),

@@ -68,7 +68,7 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    pub(crate) fn here(path: usize) -> Self {
+    pub(crate) fn at_cwd(path: usize) -> Self {
         Self { path, descriptor: None }
     }
 
@@ -93,7 +93,7 @@ impl Request {
     pub(crate) fn decode(call: &SystemCall) -> Result<Self, Why> {
         let [a, b, c, d, e, _] = call.args;
         let plain = |want, path, buffer| Self {
-            named: Named::here(path),
+            named: Named::at_cwd(path),
             buffer,
             want,
             follow_last: true,
@@ -134,7 +134,7 @@ impl Request {
 
     /// `fstat`, whose path is not looked at.
     pub(crate) fn of_fstat(buffer: usize) -> Self {
-        let (named, want) = (Named::here(0), Want::Stat);
+        let (named, want) = (Named::at_cwd(0), Want::Stat);
         Self { named, buffer, want, follow_last: true, may_be_empty: true }
     }
 }
@@ -194,7 +194,7 @@ mod tests {
     fn calls_are_decoded() {
         let stat = decode(nr::STAT, [1, 2, 0, 0, 0, 0]).expect("plain");
         let wanted = Request {
-            named: Named::here(1),
+            named: Named::at_cwd(1),
             buffer: 2,
             want: Want::Stat,
             follow_last: true,

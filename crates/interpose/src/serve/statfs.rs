@@ -28,7 +28,7 @@ pub(super) fn give(
     admission: &Admission,
 ) -> Result<isize, Why> {
     let volume = fleet::volume(client).ok_or(Why::Kernel)?;
-    answer::put(&words(&volume, &admission.facts.mount), buffer)
+    answer::write_words(&words(&volume, &admission.facts.mount), buffer)
 }
 
 /// The kernel's layout. It leaves the id of a file system of FUSE empty.

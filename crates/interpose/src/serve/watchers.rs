@@ -14,7 +14,7 @@ pub(super) fn leave(place: Place<'_>, follow_last: bool, admission: &Admission) 
     if watches::state() == 0 { Ok(()) } else { look(place, follow_last, admission) }
 }
 
-pub(super) fn are_any() -> bool {
+pub(super) fn has_watches() -> bool {
     watches::state() != 0
 }
 

@@ -63,7 +63,7 @@ fn watch(
 fn named(call: &SystemCall) -> Option<(Named, bool)> {
     let [_, second, third, fourth, fifth, _] = call.args;
     match call.number {
-        nr::INOTIFY_ADD_WATCH => Some((Named::here(second), third & IN_DONT_FOLLOW == 0)),
+        nr::INOTIFY_ADD_WATCH => Some((Named::at_cwd(second), third & IN_DONT_FOLLOW == 0)),
         _ if second & FAN_MARK_ADD == 0 || second & FAN_MARK_WHOLE != 0 => None,
         _ if !memory::is_readable(fifth) => None,
         _ => Some((Named::at(fourth, fifth), second & FAN_MARK_DONT_FOLLOW == 0)),

@@ -90,7 +90,6 @@ const fn except(rule: Rule, of: &'static str, at_most: usize) -> Exception {
 const KNOWN: &[Exception] = &[
     except(Rule::Functions, "affinity", 1),
     except(Rule::Functions, "client", 1),
-    except(Rule::Functions, "interpose", 24),
     except(Rule::Words, "xtask", 1),
 ];
 

@@ -34,11 +34,11 @@ pub(super) fn set(
     admission: &Admission,
 ) -> Result<Found<()>, Why> {
     let takes_rights = Loss::of_set(&set) != Loss::Nothing;
-    if takes_rights && files::are_any() && admission.facts.identity.uid != 0 {
+    if takes_rights && files::holds_numbers() && admission.facts.identity.uid != 0 {
         return Err(Why::Open);
     }
     if let Some(node) = files::directory_of(descriptor) {
-        return admission::under_lock(admission, |room| match watchers::are_any() {
+        return admission::under_lock(admission, |room| match watchers::has_watches() {
             true => Err(Why::Watched),
             false => Ok(names::set(&mut room.client, node, set)),
         });

@@ -60,14 +60,14 @@ pub(super) struct Request {
 impl Request {
     pub(super) fn decode(call: &SystemCall) -> Result<Self, Why> {
         let [a, b, c, d, e, _] = call.args;
-        let here = |want| Ok(Self { named: Named::here(a), want });
+        let here = |want| Ok(Self { named: Named::at_cwd(a), want });
         let at = |want| Ok(Self { named: Named::at(a, b), want });
         let rename = |to, flags| Want::Rename { to, flags };
         match call.number {
             nr::MKDIR => here(make_directory(b)),
             nr::MKDIRAT => at(make_directory(c)),
             nr::SYMLINK => {
-                Ok(Self { named: Named::here(b), want: Want::MakeSymlink { target: a } })
+                Ok(Self { named: Named::at_cwd(b), want: Want::MakeSymlink { target: a } })
             }
             nr::SYMLINKAT => {
                 Ok(Self { named: Named::at(b, c), want: Want::MakeSymlink { target: a } })
@@ -79,10 +79,10 @@ impl Request {
                 AT_REMOVEDIR => at(Want::RemoveDirectory),
                 _ => Err(Why::Flags),
             },
-            nr::RENAME => here(rename(Named::here(b), RenameFlags::empty())),
+            nr::RENAME => here(rename(Named::at_cwd(b), RenameFlags::empty())),
             nr::RENAMEAT => at(rename(Named::at(c, d), RenameFlags::empty())),
             nr::RENAMEAT2 => at(rename(Named::at(c, d), rename_flags(e as u32)?)),
-            nr::LINK => here(Want::Link { to: Named::here(b), follow: false }),
+            nr::LINK => here(Want::Link { to: Named::at_cwd(b), follow: false }),
             nr::LINKAT => match e as u32 {
                 flags @ (0 | AT_SYMLINK_FOLLOW) => {
                     at(Want::Link { to: Named::at(c, d), follow: flags != 0 })
@@ -178,7 +178,7 @@ mod tests {
         for (plain, args, at, of_at) in pairs {
             let decoded = decode(plain, args).expect("plain");
             assert_eq!(decode(at, of_at), Ok(decoded), "{plain} and {at}");
-            assert_eq!(decoded.named, Named::here(1));
+            assert_eq!(decoded.named, Named::at_cwd(1));
         }
         let made = decode(nr::MKDIR, [1, 0o7777, 0, 0, 0, 0]).expect("plain");
         assert_eq!(made.want, Want::MakeDirectory { mode: 0o1777 });

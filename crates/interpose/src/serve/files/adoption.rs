@@ -138,7 +138,7 @@ pub(in super::super) fn on_call(call: &SystemCall, may_wait: bool) -> Option<Ver
             }
         }
         Names::In(Arguments::NONE) => {}
-        _ => pending::forget_those(|number| arguments::may_name(call, number)),
+        _ => pending::forget_wanted(|number| arguments::may_name(call, number)),
     }
     if arguments::leads_to_descriptors(call) {
         pending::forget_all();
@@ -152,7 +152,7 @@ pub(in super::super) fn in_child(call: &SystemCall) {
     if call.row().numbers == Numbers::Closes {
         return;
     }
-    pending::forget_those(|number| arguments::may_name(call, number));
+    pending::forget_wanted(|number| arguments::may_name(call, number));
     if arguments::leads_to_descriptors(call) {
         pending::forget_all();
     }
@@ -231,7 +231,7 @@ fn freeze(number: usize) -> Option<Vec<usize>> {
         Some((found.device(), found.ino()))
     };
     let wanted = inode(number)?;
-    let others = pending::others(number).filter(|other| inode(*other) == Some(wanted));
+    let others = pending::other_numbers(number).filter(|other| inode(*other) == Some(wanted));
     let mut numbers: Vec<usize> = core::iter::once(number).chain(others).collect();
     if numbers.len() > NUMBERS_MAX {
         numbers.into_iter().for_each(pending::forget);

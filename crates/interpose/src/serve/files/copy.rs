@@ -42,7 +42,7 @@ pub(super) fn copy(call: &SystemCall) -> Option<isize> {
     if from_at != 0 || to_at != 0 || flags as u32 != 0 {
         return None;
     }
-    let (from, to) = both(from, to)?;
+    let (from, to) = source_and_target(from, to)?;
     if let Source::Kernel(_, ino) = from
         && length >= SHARED_BY_KERNEL
         && ino.shard() == to.node().ino.shard()
@@ -64,11 +64,11 @@ pub(super) fn copy(call: &SystemCall) -> Option<isize> {
 
 /// `FICLONE`, which FUSE does not have. None if the kernel is to find out.
 pub(super) fn clone(from: usize, to: usize) -> Option<isize> {
-    both(from, to).map(|_| -EOPNOTSUPP)
+    source_and_target(from, to).map(|_| -EOPNOTSUPP)
 }
 
 /// Two files between which data may be copied.
-fn both(from: usize, to: usize) -> Option<(Source, Served)> {
+fn source_and_target(from: usize, to: usize) -> Option<(Source, Served)> {
     let [from, to] = [from, to].map(|number| number as u32 as usize);
     let to = table::find(to).filter(|to| to.flags() & O_APPEND == 0)?;
     let is_ours = to.handle().is_some_and(|_| fleet::is_ours(to.guard()));

@@ -39,7 +39,7 @@ const NO: u8 = 2;
 /// kernel would end the program.
 pub(in super::super) fn before_limits() {
     AnyLength::here().0.store(NO, SeqCst);
-    handover::those(table::Served::is_written);
+    handover::hand_over_wanted(table::Served::is_written);
 }
 
 pub(super) fn may_write_any_length() -> bool {

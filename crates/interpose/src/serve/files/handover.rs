@@ -9,29 +9,29 @@ use super::super::kernel::Statx;
 use super::super::loss::Loss;
 use super::super::{admission, cwd, why};
 use super::table::{self, Served};
-use super::takeover::{each, hand_over};
+use super::takeover::{hand_over, hand_over_under_lock};
 use super::{arguments, pending, record_locks, score};
 
-/// Before the kernel makes this call. Returns the call's result if that is impossible.
-pub(super) fn before(call: &SystemCall) -> Option<Verdict> {
+/// Hands over what this call names, before the kernel makes it. Returns its result if that fails.
+pub(super) fn hand_over_before(call: &SystemCall) -> Option<Verdict> {
     if arguments::leads_to_descriptors(call) {
-        those_before(call, |_| true);
+        hand_over_wanted_before(call, |_| true);
         return None;
     }
     if !matches!(call.row().names, Names::In(_)) {
-        those_before(call, |file| arguments::may_name(call, file.number));
+        hand_over_wanted_before(call, |file| arguments::may_name(call, file.number));
         return None;
     }
     for file in call.descriptors().filter_map(table::find) {
         why::count_handover(call.number);
-        if let Err(errno) = one(&file) {
+        if let Err(errno) = hand_over_one(&file) {
             return Some(Verdict::Made(errno));
         }
     }
     None
 }
 
-fn one(file: &Served) -> Result<(), isize> {
+fn hand_over_one(file: &Served) -> Result<(), isize> {
     let number = file.number;
     // Meanwhile another thread may have closed it, or handed it over.
     let done = admission::waiting(|room| match table::find(number) {
@@ -41,18 +41,18 @@ fn one(file: &Served) -> Result<(), isize> {
     done.unwrap_or(Err(-EIO))
 }
 
-/// All files that this call may concern.
-pub(super) fn those_before(call: &SystemCall, is_wanted: impl Fn(&Served) -> bool) {
+/// Hands over all files that this call may concern, and counts them for the report.
+pub(super) fn hand_over_wanted_before(call: &SystemCall, is_wanted: impl Fn(&Served) -> bool) {
     let count = table::among(0, usize::MAX).filter(&is_wanted).count();
     if count > 0 {
         (0..count).for_each(|_| why::count_handover(call.number));
-        those(is_wanted);
+        hand_over_wanted(is_wanted);
     }
 }
 
-/// All files that are wanted. What fails stays as it is, and its next call says so.
-pub(super) fn those(is_wanted: impl Fn(&Served) -> bool) {
-    admission::waiting(|room| each(room, &is_wanted));
+/// Hands over all files that are wanted. One that cannot be stays, and its next call fails.
+pub(super) fn hand_over_wanted(is_wanted: impl Fn(&Served) -> bool) {
+    admission::waiting(|room| hand_over_under_lock(room, &is_wanted));
 }
 
 /// The attributes behind a descriptor of the kernel, if its file may be ours. A disk's file is not.
@@ -68,8 +68,8 @@ pub(in super::super) fn before_record_lock(descriptor: usize) {
         record_locks::note(ino);
         // If one of them is being adopted, it is in the table afterwards.
         pending::forget_all();
-        if table::are_any() {
-            those(|file| file.node().ino == ino);
+        if table::has_files() {
+            hand_over_wanted(|file| file.node().ino == ino);
         }
     }
 }
@@ -90,9 +90,9 @@ pub(super) fn before_loss(call: &SystemCall, descriptor: usize) {
         },
     };
     if is_directory {
-        those(Served::is_directory);
+        hand_over_wanted(Served::is_directory);
     } else if loss == Loss::All {
-        those(|file| file.node().ino == ino);
+        hand_over_wanted(|file| file.node().ino == ino);
     }
 }
 
@@ -102,7 +102,7 @@ pub(super) fn before_loss(call: &SystemCall, descriptor: usize) {
 pub(in super::super) fn stop() {
     if !score::stop() {
         pending::stop();
-        those(|_| true);
+        hand_over_wanted(|_| true);
     }
 }
 

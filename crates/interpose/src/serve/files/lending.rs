@@ -42,13 +42,13 @@ pub(super) fn before_child(call: &SystemCall, flags: usize) {
     let shares = flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK;
     let may_stay = |file: &Served| file.closes_on_exec() && !file.is_directory();
     if shares && !has_threads() {
-        handover::those_before(call, |file| !may_stay(file));
+        handover::hand_over_wanted_before(call, |file| !may_stay(file));
         let left = table::among(0, usize::MAX).count();
         if left == 0 || left <= FILES_MAX && ready() {
             return;
         }
     }
-    handover::those_before(call, |_| true);
+    handover::hand_over_wanted_before(call, |_| true);
 }
 
 /// The program is about to make a child that has a copy of its descriptors, with these flags.
@@ -65,8 +65,8 @@ pub(in super::super) fn begin_child(flags: usize) -> bool {
         return false;
     }
     state::begin_child();
-    if table::are_any() {
-        handover::those(|_| true);
+    if table::has_files() {
+        handover::hand_over_wanted(|_| true);
     }
     true
 }
@@ -155,7 +155,7 @@ fn lend(file: &Served) -> Result<(), isize> {
         let sent = opened.and_then(|opened| {
             stub::seek(opened, offset as usize, SEEK_SET);
             let sent = passing::send(file.number, opened);
-            let put = if opened == file.number { 0 } else { table::put(opened, file) };
+            let put = if opened == file.number { 0 } else { table::replace_number(opened, file) };
             if opened != file.number {
                 stub::close(opened);
             }

@@ -110,7 +110,7 @@ pub(super) fn note_free() {
 }
 
 /// The kernel is about to make this call. Returns whether it may wait for long, or show numbers.
-pub(super) fn before(call: &SystemCall) -> bool {
+pub(super) fn flush_before(call: &SystemCall) -> bool {
     if call.row().numbers != Numbers::Keeps {
         note_free();
         flush();
@@ -176,7 +176,7 @@ mod tests {
 
         let noticed = |call: &SystemCall| {
             assert!(park_now(FREE));
-            let may_wait = before(call);
+            let may_wait = flush_before(call);
             let is_parked = is_any();
             flush();
             (may_wait, is_parked)

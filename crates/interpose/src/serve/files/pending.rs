@@ -63,7 +63,7 @@ pub(super) enum Made {
 }
 
 #[inline]
-pub(in super::super) fn are_any() -> bool {
+pub(in super::super) fn has_files() -> bool {
     Pending::here().count.load(Relaxed) != 0
 }
 
@@ -118,8 +118,8 @@ pub(super) fn forget(number: usize) {
 }
 
 /// All that are wanted. Waits for those that are frozen.
-pub(super) fn forget_those(is_wanted: impl Fn(usize) -> bool) {
-    if are_any() {
+pub(super) fn forget_wanted(is_wanted: impl Fn(usize) -> bool) {
+    if has_files() {
         (0..=Pending::here().highest.load(SeqCst))
             .filter(|number| is_pending(*number) && is_wanted(*number))
             .for_each(forget);
@@ -127,7 +127,7 @@ pub(super) fn forget_those(is_wanted: impl Fn(usize) -> bool) {
 }
 
 pub(in super::super) fn forget_all() {
-    forget_those(|_| true);
+    forget_wanted(|_| true);
 }
 
 /// No file is adopted any more.
@@ -143,7 +143,7 @@ pub(in super::super) fn before_child(shares_memory: bool) {
     Pending::here().forks.fetch_add(1, SeqCst);
     match (has_threads(), shares_memory) {
         (true, _) => stop(),
-        (false, true) => forget_those(|number| !closes_on_exec(number)),
+        (false, true) => forget_wanted(|number| !closes_on_exec(number)),
         (false, false) => forget_all(),
     }
 }
@@ -193,7 +193,7 @@ pub(super) fn cost(number: usize) -> u64 {
 }
 
 /// The other numbers that are pending.
-pub(super) fn others(number: usize) -> impl Iterator<Item = usize> {
+pub(super) fn other_numbers(number: usize) -> impl Iterator<Item = usize> {
     (0..=Pending::here().highest.load(SeqCst))
         .filter(move |other| *other != number && is_pending(*other))
 }
@@ -239,7 +239,7 @@ mod tests {
     fn a_file_is_frozen_while_no_call_is_under_way() {
         let number = FIRST;
         note(number, forks());
-        assert!(are_any() && is_pending(number));
+        assert!(has_files() && is_pending(number));
         assert!(begin(number) && freeze(number) && !is_quiet(number));
         assert_eq!((end(number, Made::Write(700)), cost(number)), (700, 700));
         assert!(is_quiet(number) && is_pending(number));

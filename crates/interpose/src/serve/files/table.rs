@@ -127,7 +127,7 @@ pub(crate) struct Opening<'a> {
 
 /// Whether files may be open: the mount is pinned.
 #[inline]
-pub(crate) fn are_any() -> bool {
+pub(crate) fn has_files() -> bool {
     pin().is_set()
 }
 
@@ -173,7 +173,7 @@ pub(super) fn arrive() {
                 let opened = passing::receive();
                 if let (Some(opened), true) = (opened, opened != Some(number)) {
                     if let Some(file) = &file {
-                        put(opened, file);
+                        replace_number(opened, file);
                     }
                     stub::close(opened);
                 }
@@ -189,7 +189,7 @@ pub(super) fn arrive() {
 }
 
 /// Puts a descriptor under the number of a file.
-pub(super) fn put(opened: usize, file: &Served) -> isize {
+pub(super) fn replace_number(opened: usize, file: &Served) -> isize {
     let flags = if file.closes_on_exec() { O_CLOEXEC } else { 0 };
     // SAFETY: it duplicates a descriptor of ours to the number of the placeholder.
     unsafe { stub::call(nr::DUP3, [opened, file.number, flags]) }
@@ -265,7 +265,7 @@ pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
 /// The open files with numbers in this range.
 pub(crate) fn among(first: usize, last: usize) -> impl Iterator<Item = Served> {
     let last = last.min(Table::here().highest.load(Relaxed));
-    let end = if are_any() { last.saturating_add(1) } else { 0 };
+    let end = if has_files() { last.saturating_add(1) } else { 0 };
     (first..end).filter_map(find)
 }
 

@@ -34,7 +34,7 @@ const PROOFS_MAX: usize = 8;
 
 /// Before the client ends. Called under the lock.
 pub(crate) fn all_under_lock(room: &mut Room) {
-    each(room, |_| true);
+    hand_over_under_lock(room, |_| true);
     keep_whole_paths(room);
     parked::flush();
     placeholder::unpin();
@@ -52,7 +52,7 @@ fn keep_whole_paths(room: &mut Room) {
 
 /// In a child of `fork`, hands over files that other threads of the parent have opened meanwhile.
 pub(crate) fn in_child() {
-    if table::are_any() || parked::is_any() {
+    if table::has_files() || parked::is_any() {
         table::unfreeze_all();
         // What the parent, itself a child of `vfork`, has closed or taken.
         for file in table::unfrozen().filter(|file| !placeholder::is_at(file.number)) {
@@ -62,8 +62,8 @@ pub(crate) fn in_child() {
     }
 }
 
-/// Hands over the files that are wanted. What fails stays as it is.
-pub(super) fn each(room: &mut Room, is_wanted: impl Fn(&Served) -> bool) {
+/// Hands over the files that are wanted. One that cannot be stays as it is.
+pub(super) fn hand_over_under_lock(room: &mut Room, is_wanted: impl Fn(&Served) -> bool) {
     for file in table::among(0, usize::MAX) {
         if is_wanted(&file) {
             // What fails is still here.
@@ -134,10 +134,10 @@ pub(super) fn let_go(client: &mut Client, AtCell { held, handle }: AtCell) {
 /// The kernel has the frozen file under its number from now on. It fails, and the file is served
 /// still, if another thread has closed a number that is not its own: the one that was opened here.
 fn replace(file: &Served, opened: usize) -> Result<(), isize> {
-    let mut replaced = table::put(opened, file);
+    let mut replaced = table::replace_number(opened, file);
     if replaced < 0 {
         // The limit may be below the number by now.
-        replaced = descriptors::with_whole_limit(|| table::put(opened, file));
+        replaced = descriptors::with_whole_limit(|| table::replace_number(opened, file));
     }
     if replaced < 0 {
         file.unfreeze();

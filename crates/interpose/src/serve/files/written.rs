@@ -27,7 +27,7 @@ const PERMISSIONS: usize = 0o7777;
 const PIECES_MAX: usize = 16;
 
 /// A call on a file that is written. None if the kernel is to make it.
-pub(super) fn one(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
+pub(super) fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
     let [_, second, third, fourth, ..] = call.args;
     if !fleet::is_ours(file.guard()) {
         return None;
@@ -134,7 +134,7 @@ fn write(file: &Served, data: &Data, offset: Option<u64>) -> Option<isize> {
         if data.length == 0 {
             return Some(0);
         }
-        let (wrote, end) = put(&mut room.client, file, data, (!appends).then_some(from))?;
+        let (wrote, end) = send(&mut room.client, file, data, (!appends).then_some(from))?;
         // Like the kernel's, `pwrite` appends too, and leaves the offset alone.
         if offset.is_none() && wrote > 0 {
             file.seek(from, end);
@@ -143,25 +143,25 @@ fn write(file: &Served, data: &Data, offset: Option<u64>) -> Option<isize> {
     })?
 }
 
-/// Writes at `from`, or at the end. Returns what `write` does, and the offset behind the data.
-fn put(client: &mut Client, file: &Served, data: &Data, from: Option<u64>) -> Option<(isize, u64)> {
+/// Writes at this offset, or at the end. Returns what `write` does, and the offset behind the data.
+fn send(client: &mut Client, file: &Served, data: &Data, at: Option<u64>) -> Option<(isize, u64)> {
     // Before this thread had the lock another one may have handed it over, and closed its handle.
     let is_ours = file.is_open() && fleet::is_ours(file.guard());
     let handle = file.handle().filter(|_| is_ours)?;
     let mut max = fleet::write_max(client);
     let is_one_piece = data.length == data.pieces[0].1;
-    if data.length > max && (from.is_none() || !is_one_piece) {
+    if data.length > max && (at.is_none() || !is_one_piece) {
         return None;
     }
     let (mut done, mut end) = (0, 0);
     while done < data.length {
         let count = (data.length - done).min(max);
-        let position = from.map_or(Position::End, |from| Position::At(from + done as u64));
+        let position = at.map_or(Position::End, |at| Position::At(at + done as u64));
         match fleet::write(client, handle, position, count, |lane| data.copy(done, lane)) {
             Wrote::Bytes(0, _) => return Some((-EIO, 0)),
             Wrote::Bytes(count, size) => {
                 done += count;
-                end = from.map_or(size, |from| from + done as u64);
+                end = at.map_or(size, |at| at + done as u64);
             }
             // As much is written as there is space for. Pieces of this length always have space if
             // their blocks are allocated.
@@ -175,7 +175,7 @@ fn put(client: &mut Client, file: &Served, data: &Data, from: Option<u64>) -> Op
             Wrote::Fails(errno) => return Some((-(errno.raw() as isize), 0)),
             // What was written at an offset may be written again. An append is one request.
             Wrote::Taken => return None,
-            Wrote::Lost if from.is_some() => return None,
+            Wrote::Lost if at.is_some() => return None,
             Wrote::Lost => return Some((-EIO, 0)),
         }
     }
