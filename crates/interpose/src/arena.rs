@@ -34,7 +34,7 @@ unsafe impl Sync for Arena {}
 #[cfg_attr(all(panic = "abort", not(test)), global_allocator)]
 static ARENA: Arena = Arena(UnsafeCell::new(Talc::new(Manual)));
 
-/// Gives the arena its memory. None if there is none.
+/// Gives the arena its memory. `None` if there is none.
 pub(crate) fn begin(_: &mut Holder) -> Option<()> {
     let memory = stub::map(LENGTH, MAP_NORESERVE)?;
     // SAFETY: the holder of the lock lends its token, and the region is new and used by nothing
@@ -63,7 +63,7 @@ pub(crate) fn words(count: usize) -> Option<&'static [AtomicU64]> {
     Some(unsafe { core::slice::from_raw_parts(memory as *const AtomicU64, count) })
 }
 
-/// Where a segment of the client is, or was in the parent.
+/// Maps zeros in place of a segment of the client, which is here, or was in the parent.
 pub(crate) fn put_zeros((start, length): (usize, usize)) {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     let args = [start, length, PROT_READ | PROT_WRITE, flags, usize::MAX, 0];

@@ -1,9 +1,9 @@
 //! Lengths of x86-64 instructions.
 //!
 //! Enough of the instruction set to find the boundaries of what compilers emit (Intel SDM volume 2,
-//! appendix A; EVEX and VEX included). What is unknown ends the decoding. A test compares it with
-//! `objdump` on the C library. iced-x86 needs an allocator, and more time to build its tables than
-//! a short program runs.
+//! appendix A; EVEX and VEX included). An unknown instruction ends the decoding. A test compares it
+//! with `objdump` on the C library. iced-x86 needs an allocator, and more time to build its tables
+//! than a short program runs.
 
 /// The longest instruction.
 pub(crate) const LENGTH_MAX: usize = 15;

@@ -54,7 +54,7 @@ pub(crate) struct Variables {
     entries: [Entry; KEPT],
     /// The words of `store` that are used.
     used: AtomicUsize,
-    /// Where the words are that the last child of `vfork` has left.
+    /// The place of the words that the last child of `vfork` has left.
     left: AtomicUsize,
     /// The variables, one after the other, each with its final zero. Written once, before the
     /// program starts.
@@ -198,7 +198,7 @@ fn kept(at: usize) -> Option<usize> {
     (entry.length.load(Relaxed) > 0).then(|| Variables::here().store[start..].as_ptr() as usize)
 }
 
-/// Counts the variables and looks for ours. None if they cannot be read.
+/// Counts the variables and looks for ours. `None` if they cannot be read.
 fn examine(environment: usize) -> Option<Found> {
     let mut found = Found { count: 0, kept: [Variable::Nothing; KEPT], has_switch: false };
     if environment == 0 {
@@ -284,7 +284,7 @@ fn copy_string(from: usize, to: usize, room: usize) -> Option<()> {
     None
 }
 
-/// Whether a string starts with `start`. None if it cannot be read.
+/// Whether a string starts with `start`. `None` if it cannot be read.
 fn starts_with(reader: &mut Reader, string: usize, start: &[u8]) -> Option<bool> {
     for (at, wanted) in start.iter().enumerate() {
         if reader.byte(string + at)? != *wanted {

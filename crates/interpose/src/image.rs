@@ -13,7 +13,7 @@
 //!
 //! The launcher makes the memfd, with the mark alone in it, and keeps it while its command runs.
 //! `WARREN_TEXT` names it, as a path in `/proc`. The first process that needs the image fills it
-//! (`build.rs`) and seals it. What is not sealed is not mapped.
+//! (`build.rs`) and seals it. An image that is not sealed is not mapped.
 //!
 //! A process begins with the dense part, which has most of the sites, because a page of text that
 //! it has used before costs a fault again. That happens with its first call by dispatch from the C
@@ -120,7 +120,7 @@ pub(crate) fn on_dispatch(number: usize) {
     }
 }
 
-/// The program changes mappings. What it has changed is not replaced.
+/// The program changes mappings. The text that it has changed is not replaced.
 pub(crate) fn forget_changed(call: &SystemCall) {
     let [start, length, ..] = call.args;
     if mapped() == Mapped::All {

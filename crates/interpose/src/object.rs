@@ -2,7 +2,7 @@
 //!
 //! The start of a function comes from the table of `.eh_frame_hdr` (LSB, "exception frames"), which
 //! every object that compilers make for Linux has, and which the program itself uses to unwind.
-//! What no file backs (JIT code) has no entry and is never patched.
+//! Code that no file backs (JIT code) has no entry and is never patched.
 //!
 //! The entries are a cache of `/proc/self/maps`. One is dropped when the program maps, unmaps or
 //! protects something there.

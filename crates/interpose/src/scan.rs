@@ -27,7 +27,7 @@ pub(crate) fn patch_all() {
 }
 
 fn scan(workshop: &mut Workshop) {
-    // What it replaces is no file of the C library any more.
+    // The text that it replaces is no file of the C library any more.
     image::before_threads();
     let mut objects = [None; OBJECTS_MAX];
     let mut count = 0;

@@ -32,7 +32,7 @@ pub(crate) enum Found<T> {
 }
 
 impl<T> Found<T> {
-    /// The result, or the error as a call returns it. None if the kernel must make the call.
+    /// The result, or the error as a call returns it. `None` if the kernel must make the call.
     pub(crate) fn outcome(self) -> Option<Result<T, isize>> {
         match self {
             Self::Is(found) => Some(Ok(found)),

@@ -79,7 +79,7 @@ pub(crate) fn read_copy(
     hot.files.held.still_holds(held, &copied, &hot.connection).then_some(count)
 }
 
-/// Reads from an open file to an address where `room` bytes of ours can be written. None if the
+/// Reads from an open file to an address where `room` bytes of ours can be written. `None` if the
 /// kernel must do it.
 pub(crate) fn read_into(
     client: &mut Client,
@@ -96,8 +96,8 @@ pub(crate) fn read_into(
     })
 }
 
-/// Passes the data of a whole open file to `take`, part by part, until that fails. None if it does,
-/// if the file is longer than `size_max`, or if the kernel must do it.
+/// Passes the data of a whole open file to `take`, part by part, until that fails. `None` if it
+/// does, if the file is longer than `size_max`, or if the kernel must do it.
 pub(crate) fn whole(
     client: &mut Client,
     held: Held,

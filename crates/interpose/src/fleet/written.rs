@@ -122,7 +122,7 @@ fn write_filled(client: &mut Client, handle: Handle, position: Position, length:
 }
 
 /// Writes at most `length` bytes, and at most [`write_max`], that `read` puts at an address and
-/// counts. None if it fails.
+/// counts. `None` if it fails.
 pub(crate) fn copy(
     client: &mut Client,
     (handle, to): (Handle, u64),
@@ -137,7 +137,7 @@ pub(crate) fn copy(
     }
 }
 
-/// Copies a range of a file that is held by sharing its blocks. None if that is impossible.
+/// Copies a range of a file that is held by sharing its blocks. `None` if that is impossible.
 pub(crate) fn share(
     client: &mut Client,
     source: Held,

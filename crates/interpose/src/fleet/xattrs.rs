@@ -19,7 +19,7 @@ pub(crate) enum Bearer<'a> {
 }
 
 impl Bearer<'_> {
-    /// Also returns whether the file was reached. None without a client.
+    /// Also returns whether the file was reached. `None` without a client.
     fn ask(
         self,
         client: &mut Client,

@@ -11,8 +11,8 @@ use crate::stub;
 pub(super) const MARK: [u8; 16] = *b"warren text new\n";
 /// A filled image begins with this. Another layout has another number.
 pub(super) const FILLED: [u8; 16] = *b"warren text 001\n";
-/// From the trampolines to the text, less than a jump reaches. What is mapped at the start of a
-/// program lies near its libraries, and mostly takes less.
+/// From the trampolines to the text, less than a jump reaches. Objects that are mapped at the start
+/// of a program lie near its libraries, and mostly take less.
 pub(super) const DISTANCE: usize = 512 << 20;
 /// The bytes of the trampolines: of a thousand sites. glibc has five hundred.
 pub(super) const TRAMPOLINES: usize = 64 << 10;
@@ -51,7 +51,7 @@ impl Open {
         usize::try_from(opened).ok().map(Self)
     }
 
-    /// Which of [`SEALS`] the file has. None if it can have none.
+    /// Which of [`SEALS`] the file has. `None` if it can have none.
     pub(super) fn seals(&self) -> Option<usize> {
         let seals = stub::control(self.0, F_GET_SEALS, 0);
         Some(usize::try_from(seals).ok()? & SEALS)

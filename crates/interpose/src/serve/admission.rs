@@ -194,7 +194,7 @@ pub(crate) fn unpin() {
     exclusive(|_| ());
 }
 
-/// Runs `work` under the lock, and waits for it. None under a filter that forbids that.
+/// Runs `work` under the lock, and waits for it. `None` under a filter that forbids that.
 pub(crate) fn waiting<R>(mut work: impl FnMut(&mut Room) -> R) -> Option<R> {
     let mut waited = false;
     loop {

@@ -69,7 +69,7 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
     files::before_kernel(call).unwrap_or(unserved)
 }
 
-/// Before the kernel makes a change, wherever its path leads.
+/// Hands over files that a change may take away, before the kernel makes it.
 fn hand_over_lost(call: &SystemCall) {
     if !files::holds_numbers() || is_child() {
         return;
@@ -178,8 +178,8 @@ fn keep_ways(place: Place<'_>, room: &mut Room) -> Result<(), Why> {
     }
 }
 
-/// Before a mode is set that takes rights from files that are open here. Of a directory it also
-/// takes the way to what is below it.
+/// Hands over files that are open here, before a mode is set that takes rights from them. The mode
+/// of a directory also takes the way to all below it.
 fn keep_open(
     place: Place<'_>,
     set: SetAttr,

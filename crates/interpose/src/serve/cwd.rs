@@ -116,7 +116,8 @@ pub(crate) fn path(room: &mut [u8; PATH]) -> Option<&[u8]> {
     let args = [room.as_mut_ptr() as usize, room.len()];
     // SAFETY: the kernel writes into `room`.
     let length = usize::try_from(unsafe { stub::call(nr::GETCWD, args) }).ok()?;
-    // With its final zero. A path that does not lead here from the root begins with a word.
+    // The length has the final zero. A path that does not lead here from the root begins with a
+    // word.
     room.get(..length.checked_sub(1)?).filter(|path| path.starts_with(b"/"))
 }
 

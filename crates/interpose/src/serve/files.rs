@@ -82,7 +82,7 @@ pub(super) fn holds_numbers() -> bool {
     table::has_files() || parked::is_any()
 }
 
-/// A call of the program while it has such files. None if it concerns none of them, or not any
+/// A call of the program while it has such files. `None` if it concerns none of them, or not any
 /// more. `is_by_path`: it may be served by its path.
 #[inline(never)]
 pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
@@ -139,9 +139,9 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
     before_kernel(call)
 }
 
-/// Before the kernel makes a call. Returns the call's result if that is impossible.
+/// Hands over what a call concerns, before the kernel makes it. Returns its result if that fails.
 pub(super) fn before_kernel(call: &SystemCall) -> Option<Verdict> {
-    // What is open belongs to the parent of a child of `vfork`, whose descriptors are others.
+    // In a child of `vfork`, the open files belong to the parent, which has other descriptors.
     if !holds_numbers() || is_child() {
         return None;
     }
@@ -150,7 +150,7 @@ pub(super) fn before_kernel(call: &SystemCall) -> Option<Verdict> {
     failed
 }
 
-/// Before the kernel makes a call: what is not needed for files that are open is closed.
+/// Closes, before the kernel makes a call, the descriptors that no open file needs.
 fn free_numbers(call: &SystemCall) {
     if parked::flush_before(call) && pin().is_unused() {
         admission::unpin();
@@ -199,7 +199,7 @@ fn clone_flags(call: &SystemCall) -> usize {
     }
 }
 
-/// A call that names one descriptor. None if the kernel is to make it.
+/// A call that names one descriptor. `None` if the kernel is to make it.
 fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
     if !watchers::may_serve(operation, file) {
         return None;

@@ -31,7 +31,7 @@ impl Identity {
     pub(crate) const NONE: Self =
         Self { uid: u32::MAX, gid: u32::MAX, groups: [0; GROUPS_MAX], group_count: 0 };
 
-    /// From the text of `/proc/thread-self/status`.
+    /// Decodes the text of `/proc/thread-self/status`.
     pub(crate) fn parse(status: &[u8]) -> Result<Self, Refusal> {
         let field = |name: &[u8]| {
             let mut lines = status.split(|byte| *byte == b'\n');

@@ -109,7 +109,7 @@ pub(crate) fn await_free(at_most: Duration) {
     SlowLock::here().await_free(at_most);
 }
 
-/// Runs `work` with all signals blocked, on the program's stack. None under a filter that forbids
+/// Runs `work` with all signals blocked, on the program's stack. `None` under a filter that forbids
 /// that.
 pub(crate) fn undisturbed<R>(work: impl FnOnce() -> R) -> Option<R> {
     if is_filtered() {
@@ -138,7 +138,7 @@ struct Job<F, R> {
     result: Option<R>,
 }
 
-/// Called under the lock. None without memory, in a process that has never used the lock.
+/// Called under the lock. `None` without memory, in a process that has never used the lock.
 fn place() -> Option<*mut Place> {
     let mapped = match Mapped::here().0.load(Relaxed) {
         0 => map_place()?,

@@ -64,7 +64,7 @@ pub(crate) fn on_call(call: &SystemCall, opens: bool) -> Verdict {
 
 /// A file that the kernel opens may be served later.
 fn unserved(call: &SystemCall, verdict: Verdict, opens: bool) -> Verdict {
-    // What a child of `vfork` opens is not in this process.
+    // A file that a child of `vfork` opens is not in this process.
     if opens && !is_child() { files::adoption::open(call, verdict) } else { verdict }
 }
 

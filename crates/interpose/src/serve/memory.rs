@@ -84,7 +84,7 @@ fn entry(page: usize, begun: u64) -> u64 {
     (page as u64) << COUNT_BITS | begun & ((1 << COUNT_BITS) - 1)
 }
 
-/// Makes the call if it may take a page away. None if it does not: the kernel makes it.
+/// Makes the call if it may take a page away. `None` if it does not: the kernel makes it.
 pub(crate) fn change(call: &SystemCall) -> Option<isize> {
     if !takes_away(call) {
         return None;

@@ -26,7 +26,7 @@ const SHOWN: &[(&[u8], u64)] = &[
 /// Options of the file system.
 const SHOWN_OF_FILE_SYSTEM: &[(&[u8], u64)] = &[(b"ro", 0x1), (b"sync", 0x10), (b"mand", 0x40)];
 
-/// Where nothing may be written.
+/// The extent to which nothing may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadOnly {
     No,

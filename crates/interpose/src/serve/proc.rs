@@ -50,7 +50,7 @@ fn read(descriptor: usize, room: &mut [u8]) -> Option<usize> {
     usize::try_from(unsafe { stub::call(nr::READ, args) }).ok()
 }
 
-/// A whole file. None if it cannot be read or has no room.
+/// A whole file. `None` if it cannot be read or has no room.
 pub(crate) fn whole<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
     let descriptor = open(path)?;
     let mut filled = 0;
@@ -65,8 +65,8 @@ pub(crate) fn whole<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
     complete.then_some(&room[..filled])
 }
 
-/// Calls `visit` for each line of an open file, from its start. None if it cannot be read, or if a
-/// line has no room.
+/// Calls `visit` for each line of an open file, from its start. `None` if it cannot be read, or if
+/// a line has no room.
 pub(crate) fn each_line(
     descriptor: usize,
     room: &mut [u8],

@@ -51,7 +51,7 @@ fn set(words: [i64; 4]) -> Option<SetAttr> {
         UTIME_OMIT => Some(None),
         0..NANOS => {
             let time = Timestamp::from_parts(seconds, nanos as u32);
-            // What is beyond the range is the kernel's to clamp.
+            // The kernel clamps times beyond the range.
             let is_exact = (time.seconds(), i64::from(time.nanos())) == (seconds, nanos);
             is_exact.then_some(Some(SetTime::At(time)))
         }

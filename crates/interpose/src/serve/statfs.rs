@@ -15,7 +15,7 @@ const WORDS: usize = 15;
 /// `FUSE_SUPER_MAGIC`.
 const KIND: u64 = 0x6573_5546;
 
-/// `fstatfs` of a file that is served. None if the kernel must make the call.
+/// `fstatfs` of a file that is served. `None` if the kernel must make the call.
 pub(super) fn of_descriptor(buffer: usize) -> Option<isize> {
     let admission = admission::current()?;
     admission::under_lock(&admission, |room| give(&mut room.client, buffer, &admission)).ok()

@@ -26,7 +26,7 @@ const SLOW_MAX: u64 = EXAMINED as u64 / 2;
 const ADMIT_AFTER: u64 = 3_000_000;
 /// A call counts for this many cycles at most. A longer one has waited for something else.
 const CALL_MAX: u64 = ADMIT_AFTER / 10;
-/// After each failure this many times as many.
+/// After each failure the survey needs this many times as many calls.
 const PATIENCE: u32 = 8;
 const FAILURES_MAX: u32 = 4;
 /// Mounts that are looked after, until one is used.
@@ -86,8 +86,8 @@ pub(super) fn count_young(cycles: u64) -> bool {
     calls >= survey.patience(SURVEY_AFTER) && before / EXAMINED != calls / EXAMINED
 }
 
-/// Where the cost of calls by this path is counted, while mounts are looked after. `None` for a
-/// path outside of all.
+/// The counter for the cost of calls by this path, while mounts are looked after. `None` for a path
+/// outside of all.
 pub(super) fn purse_of(path: &[u8]) -> Option<&'static AtomicU64> {
     if path.starts_with(b"/") {
         Candidates::here().of(path).map(|candidate| &candidate.cycles)

@@ -58,7 +58,7 @@ pub(super) fn get(room: &mut Room) -> Option<u16> {
     Some(mask as u16)
 }
 
-/// From the text of a `status`.
+/// Decodes the text of a `status`.
 fn parse(status: &[u8]) -> Option<u64> {
     let mut lines = status.split(|byte| *byte == b'\n');
     let digits = lines.find_map(|line| line.strip_prefix(b"Umask:"))?.trim_ascii();

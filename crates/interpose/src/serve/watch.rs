@@ -47,7 +47,7 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
             clock::note_wait();
             return Verdict::Wait;
         }
-        // What a child of `vfork` changes is its own.
+        // A child of `vfork` changes its own state.
         _ if is_child() => return Verdict::Pass,
         Class::Directory => {
             files::before_chdir();
@@ -183,7 +183,7 @@ pub(crate) fn on_clone(flags: usize) {
         admission::never(Refusal::Shared, flags & CLONE_VM == 0);
     }
     if flags & CLONE_FILES == 0 {
-        // What a child of `vfork` makes may outlive it.
+        // A child of a child of `vfork` may outlive it.
         files::pending::before_child(borrows_memory(flags) && !is_child());
     }
 }

@@ -43,7 +43,7 @@ pub(super) enum Want {
         set: SetAttr,
         follow: bool,
     },
-    /// The address of its name, and its value and flags. None of these removes it.
+    /// The address of its name, and its value and flags. Without these, it is removed.
     SetXattr {
         name: usize,
         new: Option<(Bytes, usize)>,

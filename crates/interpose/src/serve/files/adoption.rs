@@ -69,7 +69,7 @@ pub(crate) struct Adoption {
     failed: AtomicU64,
 }
 
-/// An open that was not served. What the kernel opens may be served later.
+/// Makes an open that was not served. The file that the kernel opens may be served later.
 pub(in super::super) fn open(call: &SystemCall, verdict: Verdict) -> Verdict {
     if !is_wanted(call) {
         return verdict;
@@ -123,7 +123,7 @@ fn make_waiting(call: &SystemCall) -> isize {
     result
 }
 
-/// Any call of a program that has such files. None if it is not made here. `may_wait`: it is of a
+/// Any call of a program that has such files. `None` if it is not made here. `may_wait`: it is of a
 /// class of calls that may wait for another process.
 #[inline(never)]
 pub(in super::super) fn on_call(call: &SystemCall, may_wait: bool) -> Option<Verdict> {
@@ -298,7 +298,7 @@ fn exchange(numbers: &[usize], admission: &Admission, room: &mut Room) -> Option
     }
     Adoption::here().failed.fetch_add(lent.len().min(1) as u64, Relaxed);
     for file in lent.into_iter().filter_map(table::find) {
-        // What fails is tried again by the next call.
+        // A file for which this fails is tried again by its next call.
         let _handed_over = hand_over(&file, room);
     }
     Some(())
@@ -383,7 +383,7 @@ fn examine(
     Some((Candidate { number, node, access, flags, closes_on_exec }, length))
 }
 
-/// Puts a placeholder in place of the kernel's file. None if the file stays there.
+/// Puts a placeholder in place of the kernel's file. `None` if the file stays there.
 fn replace(client: &mut Client, candidate: Candidate, first: WrittenFile) -> Option<Replaced> {
     match place(candidate.number, candidate.closes_on_exec) {
         Some(offset) => Some(Replaced { candidate, first, offset }),

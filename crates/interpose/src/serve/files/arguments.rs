@@ -35,7 +35,7 @@ pub(super) fn may_name(call: &SystemCall, number: usize) -> bool {
             let sends = |message: [i64; 7]| message[CONTROL_LENGTH] != 0;
             first as u32 as usize == number || memory::words(second).is_none_or(sends)
         }
-        // What is outside of the range may be shared with another process afterwards.
+        // Descriptors outside of the range may be shared with another process afterwards.
         Names::Range | Names::Any => true,
     }
 }

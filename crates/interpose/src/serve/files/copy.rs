@@ -25,8 +25,8 @@ const COPY_MAX: usize = 1 << 20;
 /// The most that is shared at once: as much as the cell does.
 const SHARE_MAX: usize = 1 << 28;
 
-/// From so many bytes on, a copy that may share blocks is left to the kernel if the source is its
-/// file.
+/// A copy of at least so many bytes, which may share blocks, is left to the kernel if the source is
+/// its file.
 const SHARED_BY_KERNEL: usize = 1 << 16;
 
 /// A file that is read.
@@ -36,7 +36,7 @@ enum Source {
     Kernel(usize, Ino),
 }
 
-/// `copy_file_range` at the offsets of both descriptors. None if the kernel is to do it.
+/// `copy_file_range` at the offsets of both descriptors. `None` if the kernel is to do it.
 pub(super) fn copy(call: &SystemCall) -> Option<isize> {
     let [from, from_at, to, to_at, length, flags] = call.args;
     if from_at != 0 || to_at != 0 || flags as u32 != 0 {
@@ -62,7 +62,7 @@ pub(super) fn copy(call: &SystemCall) -> Option<isize> {
     })?
 }
 
-/// `FICLONE`, which FUSE does not have. None if the kernel is to find out.
+/// `FICLONE`, which FUSE does not have. `None` if the kernel is to find out.
 pub(super) fn clone(from: usize, to: usize) -> Option<isize> {
     source_and_target(from, to).map(|_| -EOPNOTSUPP)
 }
@@ -85,7 +85,7 @@ fn source_and_target(from: usize, to: usize) -> Option<(Source, Served)> {
 }
 
 /// Shares blocks of two files of one shard. Returns how many bytes were copied, and moves the
-/// offset of the source. None if nothing was.
+/// offset of the source. `None` if nothing was.
 fn shared(
     client: &mut Client,
     from: &Source,
@@ -141,7 +141,7 @@ fn parts(
 }
 
 impl Source {
-    /// Reads at the offset, which moves. None if that is impossible here.
+    /// Reads at the offset, which moves. `None` if that is impossible here.
     fn read(&self, client: &mut Client, (lane, room): (usize, usize)) -> Option<usize> {
         match self {
             Self::Served(file, held) => {

@@ -151,7 +151,7 @@ fn find_or_make(
     Ok(found)
 }
 
-/// A new file. None if its mode does not let its owner open it again, as the kernel may have to.
+/// A new file. `None` if its mode does not let its owner open it again, as the kernel may have to.
 fn new(mode: u32, access: AccessMode, admission: &Admission, room: &mut Room) -> Option<NewInode> {
     let (mode, umask) = ((mode & PERMISSIONS) as u16, umask::get(room)?);
     let is_root = admission.facts.identity.uid == 0;

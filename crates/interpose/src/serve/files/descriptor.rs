@@ -50,8 +50,8 @@ pub(super) enum Descriptor {
     Open(Kind),
     /// The file is becoming the kernel's.
     Frozen(Kind),
-    /// A child has taken the file, so the kernel has it. What it holds at its cell is not closed
-    /// yet.
+    /// A child has taken the file, so the kernel has it. The parts that it holds at its cell are
+    /// not closed yet.
     Returned(Kind),
 }
 

@@ -14,7 +14,7 @@ use super::{parked, placeholder};
 /// The most that the kernel is asked for at once.
 const ROOM_MAX: usize = 1 << 20;
 
-/// `getdents64`. None if the kernel is to do it.
+/// `getdents64`. `None` if the kernel is to do it.
 pub(super) fn list(file: &Served, buffer: usize, room: usize) -> Option<isize> {
     if !file.is_directory() {
         return None;
@@ -39,7 +39,7 @@ pub(super) fn list(file: &Served, buffer: usize, room: usize) -> Option<isize> {
     }
 }
 
-/// `dup`, or `fcntl` with a lowest number. The two share their place. None if the kernel is to do
+/// `dup`, or `fcntl` with a lowest number. The two share their place. `None` if the kernel is to do
 /// it.
 pub(super) fn duplicate(
     file: &Served,
@@ -52,7 +52,7 @@ pub(super) fn duplicate(
     let admission = admission::current()?;
     admission::waiting(|_| {
         let _held = placeholder::keep()?;
-        // What has another number than the lowest is not parked.
+        // A descriptor is parked only if its number is the lowest free one.
         let epoch = lowest.map_or_else(parked::epoch, |_| u64::MAX);
         let given = match lowest {
             None => parked::reserve(closes_on_exec)?,

@@ -1,5 +1,5 @@
-//! When the kernel takes over a file: before a call that is not served for it, and before children
-//! and other programs get it.
+//! The kernel takes over a file before a call that is not served for it, and before children and
+//! other programs get it.
 
 use crate::abi::EIO;
 use crate::call::{SystemCall, Verdict};

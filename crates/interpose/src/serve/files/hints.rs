@@ -26,7 +26,7 @@ pub(super) fn advise(length: isize, advice: usize) -> Option<isize> {
     Some(if is_good { 0 } else { -EINVAL })
 }
 
-/// `readahead`. None for what is not open for reading, or no file.
+/// `readahead`. `None` for what is not open for reading, or no file.
 pub(super) fn read_ahead(file: &Served, length: isize) -> Option<isize> {
     let is_read = !file.is_directory() && file.flags() & O_ACCMODE != O_WRONLY;
     if is_read { advise(length, FADV_WILLNEED) } else { None }

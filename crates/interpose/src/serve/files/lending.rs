@@ -36,8 +36,8 @@ use super::{arguments, handover, passing, placeholder, takeover};
 /// More files than this do not stay: what is sent must fit the socket's buffer.
 const FILES_MAX: usize = 128;
 
-/// Before the program makes a child that has a copy of its descriptors: what the child must find,
-/// the kernel has from now on.
+/// Hands over the files that a child must find, before the program makes a child that has a copy of
+/// its descriptors.
 pub(super) fn before_child(call: &SystemCall, flags: usize) {
     let shares = flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK;
     let may_stay = |file: &Served| file.closes_on_exec() && !file.is_directory();

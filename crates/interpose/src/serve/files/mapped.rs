@@ -40,7 +40,7 @@ const NAME: &[u8] = b"warren:";
 /// The longest name with its final zero. The kernel takes 249 bytes.
 const NAME_MAX: usize = 128;
 
-/// `mmap`. None if the kernel is to do it.
+/// `mmap`. `None` if the kernel is to do it.
 pub(super) fn map(call: &SystemCall) -> Option<isize> {
     let [_, _, protection, flags, descriptor, _] = call.args;
     let is_private = flags & (MAP_TYPE | LEFT_TO_THE_KERNEL) == MAP_PRIVATE;
@@ -49,7 +49,7 @@ pub(super) fn map(call: &SystemCall) -> Option<isize> {
     }
     let file = table::find(descriptor as u32 as usize)?;
     let (held, admission) = (file.held()?, admission::current()?);
-    // Of a mount without programs no page may be made executable later, either.
+    // On a `noexec` mount, pages may not be made executable later, either.
     if admission.facts.mount.options.no_exec || is_written(&file) {
         return None;
     }

@@ -216,7 +216,7 @@ fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
     })
 }
 
-/// Opens a file. What is no file, or must be a directory, is only looked at.
+/// Opens a file. An object that is no file, or must be a directory, is only looked at.
 fn reach(client: &mut Client, opening: &Opening<'_>) -> Found<Reached> {
     let (path, start, follows) = (opening.walked, opening.start, opening.follow_last);
     let known = match client::stat_over_copies(client, path, start, follows) {

@@ -6,7 +6,7 @@
 //!
 //! The next open must get the lowest number that is free. A number was the lowest when it was given
 //! out. It is parked only if no lower one can have become free since, which [`Parked::epoch`]
-//! counts. Of a process with threads no number is parked, because another thread may be in a call.
+//! counts. A process with threads parks no number, because another thread may be in a call.
 
 use core::sync::atomic::{
     AtomicU64, AtomicUsize,

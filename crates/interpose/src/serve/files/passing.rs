@@ -101,7 +101,7 @@ pub(super) fn next() -> Option<usize> {
     (seen > 0).then_some(message.number as usize)
 }
 
-/// The descriptor that comes next. None if there is none, or no room for it.
+/// The descriptor that comes next. `None` if there is none, or no room for it.
 pub(super) fn receive() -> Option<usize> {
     let mut message = Message::new(0, 0);
     let flags = MSG_DONTWAIT | MSG_CMSG_CLOEXEC;

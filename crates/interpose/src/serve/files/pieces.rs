@@ -77,8 +77,8 @@ fn piece(array: usize, at: usize) -> Option<(usize, usize)> {
     Some((start as usize, usize::try_from(length).ok()?))
 }
 
-/// Where a call reads or writes, or `None` for at the offset of the descriptor. `None` instead of
-/// both for flags, which the kernel is to obey.
+/// The position at which a call reads or writes, or `None` for the offset of the descriptor. `None`
+/// instead of both for flags, which the kernel is to obey.
 #[inline]
 pub(super) fn position(call: &SystemCall) -> Option<Option<isize>> {
     let [_, _, _, position, _, flags] = call.args;

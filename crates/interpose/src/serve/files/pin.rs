@@ -109,13 +109,13 @@ impl<W: Word> Pin<W> {
         self.change(|word| Some(word & !HELD));
     }
 
-    /// Under the lock: takes the descriptor, which the caller closes. None if it has users.
+    /// Under the lock: takes the descriptor, which the caller closes. `None` if it has users.
     pub(super) fn take_unused(&self) -> Option<usize> {
         let taken = |word| (word & (FILES | HELD) == 0).then_some(0);
         self.change(taken)?.checked_sub(1).map(|number| number as usize)
     }
 
-    /// Changes the word, and returns the number that was in it, plus one. None if `to` says that
+    /// Changes the word, and returns the number that was in it, plus one. `None` if `to` says that
     /// nothing is to be changed.
     fn change(&self, to: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         loop {

@@ -62,7 +62,7 @@ pub(super) fn number() -> Option<usize> {
     number_of(Template::here().word.load(Acquire))
 }
 
-/// Makes a descriptor from the template. None if there is no template, or not any more.
+/// Makes a descriptor from the template. `None` if there is no template, or not any more.
 pub(super) fn duplicate(make: impl FnOnce(usize) -> isize) -> Option<isize> {
     let word = Template::here().word.load(SeqCst);
     let made = make(number_of(word)?);
@@ -84,7 +84,7 @@ pub(super) fn is_ready() -> bool {
 }
 
 /// Opens both, as far as they are not there, so that a file can be opened: the pin stays until what
-/// is returned is dropped, or until the file is closed. None also while a child is being made,
+/// is returned is dropped, or until the file is closed. `None` also while a child is being made,
 /// which would find a placeholder. Called under the lock.
 pub(super) fn ready(facts: &Facts) -> Option<Held> {
     if number().is_none() {
@@ -106,8 +106,8 @@ pub(super) fn ready(facts: &Facts) -> Option<Held> {
     held()
 }
 
-/// The pin of a file that was open a moment ago, and so of the mount. None if it is closed by now,
-/// or while a child is being made. Called under the lock.
+/// The pin of a file that was open a moment ago, and so of the mount. `None` if it is closed by
+/// now, or while a child is being made. Called under the lock.
 pub(super) fn keep() -> Option<Held> {
     the_pin().hold()?;
     held()

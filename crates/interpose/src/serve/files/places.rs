@@ -17,7 +17,7 @@ struct Place {
 /// As many as there are descriptors, so that each can have its own.
 pub(crate) struct Places([Place; DESCRIPTORS]);
 
-/// A place at the start of a directory. None if all are in use.
+/// A place at the start of a directory. `None` if all are in use.
 pub(super) fn new() -> Option<usize> {
     let is_free = |place: &Place| place.users.compare_exchange(0, 1, AcqRel, Relaxed).is_ok();
     let number = Places::here().0.iter().position(is_free)?;

@@ -12,7 +12,7 @@ use super::table::Served;
 const SEEK_DATA: usize = 3;
 const SEEK_HOLE: usize = 4;
 
-/// Reads at the offset and moves it. None if the kernel is to do it.
+/// Reads at the offset and moves it. `None` if the kernel is to do it.
 #[inline]
 pub(super) fn read(file: &Served, pieces: &Pieces) -> Option<isize> {
     loop {
@@ -31,8 +31,8 @@ pub(super) fn pread(file: &Served, pieces: &Pieces, offset: isize) -> Option<isi
     Some(count as isize)
 }
 
-/// From the copy, or through the fleet. The program's memory is touched without the lock, because
-/// the program may handle its page faults itself; if it is missing, the kernel answers.
+/// Reads from the copy, or through the fleet. The program's memory is touched without the lock,
+/// because the program may handle its page faults itself; if it is missing, the kernel answers.
 fn at(file: &Served, offset: u64, buffer: usize, length: usize) -> Option<usize> {
     let (held, admission) = (file.held()?, admission::current()?);
     if !memory::is_range(buffer, length) || offset >= OFFSET_END - READ_MAX as u64 {
@@ -87,7 +87,7 @@ pub(super) fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize>
     }
 }
 
-/// Whether `lseek` looks for a hole, or for data. None if it does neither.
+/// Whether `lseek` looks for a hole, or for data. `None` if it does neither.
 pub(super) const fn is_for_hole(whence: usize) -> Option<bool> {
     match whence as u32 as usize {
         SEEK_DATA => Some(false),
@@ -96,7 +96,7 @@ pub(super) const fn is_for_hole(whence: usize) -> Option<bool> {
     }
 }
 
-/// Moves the offset to data or a hole. None if the kernel is to do it.
+/// Moves the offset to data or a hole. `None` if the kernel is to do it.
 pub(super) fn seek_data(
     file: &Served,
     (from, offset): (u64, isize),
@@ -110,7 +110,7 @@ pub(super) fn seek_data(
     }
 }
 
-/// Where `lseek` leads. None if the kernel is to do it.
+/// The offset to which `lseek` leads. `None` if the kernel is to do it.
 pub(super) fn target(
     from: u64,
     offset: isize,
@@ -121,7 +121,7 @@ pub(super) fn target(
         SEEK_SET => 0,
         SEEK_CUR => from,
         SEEK_END => size()?,
-        // What is not known.
+        // Other values are not known.
         _ => return None,
     };
     let Some(to) = base.cast_signed().checked_add(offset as i64).filter(|to| *to >= 0) else {

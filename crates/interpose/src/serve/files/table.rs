@@ -4,7 +4,7 @@
 //! inheritance are the kernel's own. A call that is not seen here finds the placeholder, which
 //! cannot be read, written or opened.
 //!
-//! What is known of a number is one of the states of [`super::descriptor`].
+//! A number has one of the states of [`super::descriptor`].
 
 use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
@@ -120,7 +120,7 @@ pub(crate) struct Opening<'a> {
     pub start: Option<Ino>,
     pub flags: u32,
     pub closes_on_exec: bool,
-    /// Before it got its number.
+    /// The epoch before it got its number.
     pub epoch: u64,
     pub offset: u64,
 }
@@ -148,7 +148,7 @@ pub(crate) fn find(number: usize) -> Option<Served> {
     None
 }
 
-/// From now on files that are frozen are taken by a child.
+/// From now on a child takes the files that are frozen.
 pub(super) fn begin_lending() {
     Table::here().is_lent.store(true, Release);
 }
@@ -225,9 +225,9 @@ pub(crate) fn has(number: usize) -> bool {
 /// Adds a file under a number that the kernel has just given out. False if the number is too high,
 /// or if the mount is not pinned, which cannot be while the caller holds the pin.
 ///
-/// The file is in the table before this returns, for all threads. What ends the serving of files
-/// (the end of the admission, record locks, children) is noted first and looks at the table then.
-/// So a caller that looks afterwards whether it was noted misses nothing.
+/// The file is in the table before this returns, for all threads. Events that end the serving of
+/// files (the end of the admission, record locks, children) are noted first, and then look at the
+/// table. So a caller that looks afterwards whether it was noted misses nothing.
 pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
     let Some(file) = Files::here().0.get(number).filter(|_| pin().join()) else { return false };
     let (kind, node, client) = match open {
@@ -467,7 +467,7 @@ impl Served {
         pin().leave();
     }
 
-    /// Makes all other calls wait, and returns the offset. None if the file is not open any more.
+    /// Makes all other calls wait, and returns the offset. `None` if the file is not open any more.
     pub(crate) fn freeze(&self) -> Option<u64> {
         self.file.state.freeze(self.word).then(|| self.file.offset.take())
     }

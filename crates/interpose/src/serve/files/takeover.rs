@@ -32,7 +32,7 @@ const ENDS_MAX: usize = 8;
 /// its attributes all the time makes one try of 25 fail.
 const PROOFS_MAX: usize = 8;
 
-/// Before the client ends. Called under the lock.
+/// Hands over all files before the client ends. Called under the lock.
 pub(crate) fn all_under_lock(room: &mut Room) {
     hand_over_under_lock(room, |_| true);
     keep_whole_paths(room);
@@ -54,7 +54,7 @@ fn keep_whole_paths(room: &mut Room) {
 pub(crate) fn in_child() {
     if table::has_files() || parked::is_any() {
         table::unfreeze_all();
-        // What the parent, itself a child of `vfork`, has closed or taken.
+        // The parent, itself a child of `vfork`, has closed or taken these files.
         for file in table::unfrozen().filter(|file| !placeholder::is_at(file.number)) {
             file.take();
         }
@@ -66,7 +66,7 @@ pub(crate) fn in_child() {
 pub(super) fn hand_over_under_lock(room: &mut Room, is_wanted: impl Fn(&Served) -> bool) {
     for file in table::among(0, usize::MAX) {
         if is_wanted(&file) {
-            // What fails is still here.
+            // A file for which this fails stays.
             let _handed_over = hand_over(&file, room);
         }
     }
@@ -91,7 +91,7 @@ pub(super) fn hand_over(file: &Served, room: &mut Room) -> Result<(), isize> {
     // Duplicates stay duplicates.
     for other in file.duplicates() {
         if other.freeze().is_some() {
-            // What fails is still here.
+            // A file for which this fails stays.
             let _replaced = replace(&other, opened);
         }
     }
@@ -172,7 +172,7 @@ fn by_search(client: &mut Client, file: &Served, path: &mut [u8; PATH]) -> Resul
     in_mount(file, if found.is_empty() { b"." } else { &found }, path)
 }
 
-/// By a path from the mount's root, whatever else is mounted there now.
+/// Opens a path from the mount's root, whatever else is mounted there now.
 fn in_mount(file: &Served, name: &[u8], path: &mut [u8; PATH]) -> Result<usize, isize> {
     // The file is still in the table, so that it is open as long as this takes.
     let root = pin().number().ok_or(-EIO)?;

@@ -33,7 +33,7 @@ fn has_none(file: &Served, watched: u64) -> bool {
     has_none
 }
 
-/// Where it was opened, as far as that is known.
+/// The place at which the file was opened, as far as that is known.
 fn place<'a>(
     file: &Served,
     room: &'a mut [u8; PATH_MAX],

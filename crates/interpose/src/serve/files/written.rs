@@ -26,7 +26,7 @@ const PERMISSIONS: usize = 0o7777;
 /// The most pieces of one call. The kernel makes calls with more.
 const PIECES_MAX: usize = 16;
 
-/// A call on a file that is written. None if the kernel is to make it.
+/// A call on a file that is written. `None` if the kernel is to make it.
 pub(super) fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
     let [_, second, third, fourth, ..] = call.args;
     if !fleet::is_ours(file.guard()) {
@@ -173,7 +173,7 @@ fn send(client: &mut Client, file: &Served, data: &Data, at: Option<u64>) -> Opt
             }
             Wrote::Fails(_) if done > 0 => break,
             Wrote::Fails(errno) => return Some((-(errno.raw() as isize), 0)),
-            // What was written at an offset may be written again. An append is one request.
+            // Data at an offset may be written again. An append is one request.
             Wrote::Taken => return None,
             Wrote::Lost if at.is_some() => return None,
             Wrote::Lost => return Some((-EIO, 0)),

@@ -14,7 +14,7 @@ use super::super::name::Name;
 use super::super::xattrs::{Named, VALUE_MAX, name, no_list, read_new, result_of};
 use super::table::Served;
 
-/// `fgetxattr`, `fsetxattr` and `flistxattr`. None if the kernel is to make the call.
+/// `fgetxattr`, `fsetxattr` and `flistxattr`. `None` if the kernel is to make the call.
 pub(super) fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
     let [_, second, third, fourth, fifth, _] = call.args;
     let of = Bearer::Open(file.node());

@@ -99,7 +99,7 @@ impl Process {
         }
     }
 
-    /// Before a call that may wait.
+    /// Unpins the mount before a call that may wait.
     fn unpin(&self) {
         if self.pin.is_unused() {
             let _lock = self.lock.lock().unwrap();
