@@ -48,7 +48,7 @@ pub(crate) fn forget() {
     unsafe { ARENA.0.get().write(Talc::new(Manual)) };
 }
 
-/// Zeroed memory that is zeroed again in children.
+/// Reserves zeroed memory, which is zeroed again in children.
 pub(crate) fn reserve(length: usize) -> Option<usize> {
     let mapped = stub::map(length, MAP_NORESERVE)?;
     // SAFETY: the mapping is ours. If it fails, children have a copy that they do not use.
@@ -56,7 +56,7 @@ pub(crate) fn reserve(length: usize) -> Option<usize> {
     Some(mapped)
 }
 
-/// The same as words.
+/// Reserves such memory as words.
 pub(crate) fn words(count: usize) -> Option<&'static [AtomicU64]> {
     let memory = reserve(count * size_of::<u64>())?;
     // SAFETY: the memory is zeroed, aligned to a page, and never unmapped.

@@ -46,7 +46,7 @@ impl CallCounts {
     }
 }
 
-/// One more of the call with this number.
+/// Adds one for the call with this number.
 pub(crate) fn count(counts: &[AtomicU64; NUMBERS + 1], number: usize) {
     if is_counted() {
         counts[number.min(NUMBERS)].fetch_add(1, Relaxed);

@@ -216,7 +216,7 @@ pub(crate) fn end(client: &mut Client) {
     let_go();
 }
 
-/// In a child of `fork`, which has not all of the client's memory.
+/// Forgets the client in a child of `fork`, which has not all of its memory.
 pub(crate) fn forget() {
     Halves::here().hot.store(null_mut(), Release);
     // SAFETY: the child has one thread. The parent's client is not dropped: its memory is not here.
@@ -230,8 +230,8 @@ pub(crate) fn let_go() {
     close_descriptors();
 }
 
-/// Other threads, or a handler's caller, may be in the middle of a call that reads them or marks an
-/// inode as used, so there is memory in their place.
+/// Maps zeros in place of the segments, because other threads, or a handler's caller, may be in the
+/// middle of a call that reads them or marks an inode as used.
 fn unmap_segments() {
     let is_used = |region: &&[AtomicUsize; 2]| region[1].load(Relaxed) > 0;
     for region in Regions::here().0.iter().take_while(is_used) {
@@ -282,7 +282,7 @@ pub(crate) fn stat(
     found(hot, (path, start, follow_last), &call, answered)
 }
 
-/// The same, if the copies answer it.
+/// Like [`stat`], if the copies answer it.
 pub(crate) fn stat_over_copies(
     client: &mut Client,
     path: &[u8],

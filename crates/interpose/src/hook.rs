@@ -13,7 +13,7 @@ use crate::call::{SystemCall, Verdict};
 use crate::counts::{CallCounts, Counts, count};
 use crate::serve;
 
-/// Handed every call of the program once.
+/// Decides a call. Each call of the program comes here once.
 pub(crate) fn hook(call: &SystemCall) -> Verdict {
     let verdict = serve::on_call(call);
     if let Verdict::Served(_) = verdict {

@@ -37,7 +37,7 @@ struct Entry {
     previous: *mut Entry,
 }
 
-/// The same of runtimes of AddressSanitizer (`IsDynamicRTName` of compiler-rt, `asan_linux.cpp`).
+/// The names of runtimes of AddressSanitizer (`IsDynamicRTName` of compiler-rt, `asan_linux.cpp`).
 const SANITIZERS: [&[u8]; 2] = [b"libasan.so", b"libclang_rt.asan"];
 
 /// The entries of a list.

@@ -54,7 +54,7 @@ use crate::syscalls::Class;
 use survey::Phase;
 use why::Refusal;
 
-/// Any call of the program.
+/// Decides a call of the program.
 #[inline]
 pub(crate) fn on_call(call: &SystemCall) -> Verdict {
     let class = call.row().class;
@@ -78,7 +78,7 @@ pub(crate) fn on_call(call: &SystemCall) -> Verdict {
     }
 }
 
-/// Any call of a program that has files open here, or may have them later.
+/// Decides a call of a program that has files open here, or may have them later.
 #[inline]
 fn on_descriptors(call: &SystemCall, class: Class) -> Option<Verdict> {
     if is_child() {

@@ -50,7 +50,7 @@ pub(crate) unsafe fn call_32(number: usize, args: &[usize; 6]) -> isize {
     unsafe { warren_call_32(number, args) }
 }
 
-/// Where this library is loaded.
+/// The address at which this library is loaded.
 pub(crate) fn base() -> usize {
     &raw const __ehdr_start as usize
 }
@@ -94,7 +94,7 @@ fn page() -> (usize, usize) {
     (start, end - start)
 }
 
-/// Where a call enters: rax is its number, and rcx the address behind it.
+/// The address at which a call enters: rax is its number, and rcx the address behind it.
 pub(crate) fn entry() -> usize {
     warren_entry as *const () as usize
 }

@@ -148,8 +148,8 @@ fn copy_memory(frame: &mut Frame, flags: usize, notes: usize) -> Next {
 }
 
 /// Blocks all signals until the call has returned in the parent, and the child has switched
-/// dispatch on. No handler runs in a child that is not caught. What the child must not find is the
-/// kernel's after that.
+/// dispatch on. No handler runs in a child that is not caught. After that, the kernel has all files
+/// of which the child must not find placeholders.
 fn hold_signals(frame: &mut Frame, flags: usize) {
     let all = !SIGSYS_BIT;
     let args = [SIG_BLOCK, &raw const all as usize, &raw mut frame.mask as usize, SET_SIZE];

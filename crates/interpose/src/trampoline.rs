@@ -108,7 +108,7 @@ impl Trampolines {
     }
 }
 
-/// No region is writable any more.
+/// Protects the region that is writable, if there is one.
 pub(crate) fn close() {
     let open = OpenRegion::here().0.load(Relaxed);
     if open != 0 {

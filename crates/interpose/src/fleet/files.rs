@@ -280,7 +280,7 @@ pub(crate) fn read<R>(
     Some(give(slow.slot.payload_in()))
 }
 
-/// Where an open file has data, or a hole. `Kernel` also if a front may have changed pages of it.
+/// The next data or hole of an open file. `Kernel` also if a front may have changed pages of it.
 pub(crate) fn find_data(client: &mut Client, held: Held, offset: u64, hole: bool) -> Found<u64> {
     let is_kept = |hot: &&Hot| hot.files.held.is_kept(held, &hot.connection);
     let Some(hot) = hot().filter(is_kept) else { return Found::Kernel };

@@ -32,7 +32,7 @@ pub(crate) fn at(
     change(client, |hot| Op::At(place.path(hot, follow_last), op)).0
 }
 
-/// Attributes of an inode that was found.
+/// Sets attributes of an inode that was found.
 pub(crate) fn set(client: &mut Client, node: InodeRef, set: SetAttr) -> Found<()> {
     let Some(slow) = client.slow() else { return Found::Kernel };
     match slow.ask(node, Request::SetAttr { ino: node.ino, handle: None, set }).answer {

@@ -36,7 +36,7 @@ pub(crate) fn concern(client: &mut Client, place: Place<'_>, follow_last: bool) 
     }
 }
 
-/// The same for an inode that was found at this place. True if it is not there any more.
+/// Like [`concern`], for an inode that was found at this place. True if it is not there any more.
 pub(crate) fn concern_inode(client: &mut Client, ino: Ino, place: Place<'_>) -> bool {
     let found = stat(client, place.path, place.start, true).0;
     !matches!(found, Found::Is((node, _)) if node.ino == ino) || concern(client, place, true)
@@ -50,8 +50,8 @@ pub(crate) enum Unwatched {
     Kernel,
 }
 
-/// From now on, as long as this client lives, programs leave to the kernel what they do with the
-/// inode at this place, and in its directory.
+/// Makes programs leave to the kernel, as long as this client lives, all calls on the inode at this
+/// place, and in its directory.
 pub(crate) fn watch(
     client: &mut Client,
     place: Place<'_>,

@@ -190,7 +190,7 @@ pub(crate) fn fallocate(client: &mut Client, handle: Handle, change: RangeChange
     }
 }
 
-/// Where the file has data, or a hole. ENXIO if nowhere.
+/// The next offset at which the file has data, or a hole. ENXIO if there is none.
 pub(crate) fn find_data(
     client: &mut Client,
     handle: Handle,
@@ -206,7 +206,7 @@ pub(crate) fn find_data(
     }
 }
 
-/// It can be made again by the kernel.
+/// The outcome of a change that the kernel can make again.
 fn done(answered: Answered) -> Found<()> {
     if answered.answer.is_ok() { Found::Is(()) } else { Found::Kernel }
 }

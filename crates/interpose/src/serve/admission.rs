@@ -164,7 +164,7 @@ pub(crate) fn exclusive<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
     exclusive_after(false, work)
 }
 
-/// `waited`: the thread has slept until the lock was free.
+/// Like [`exclusive`]. `waited`: the thread has slept until the lock was free.
 fn exclusive_after<R>(waited: bool, work: impl FnOnce(&mut Room) -> R) -> Option<R> {
     let work = |room: &mut Room| {
         let result = work(room);
@@ -188,7 +188,7 @@ fn do_wanted(room: &mut Room) {
     }
 }
 
-/// The mount may be unmounted unless files are open, once the lock is free.
+/// Lets the mount be unmounted unless files are open, once the lock is free.
 pub(crate) fn unpin() {
     Admitting::here().wanted.fetch_or(UNPIN, SeqCst);
     exclusive(|_| ());
@@ -406,8 +406,8 @@ fn is_unchanged(room: &mut Room, admission: &Admission) -> bool {
     })
 }
 
-/// No call is answered any more. Returns whether the client has ended, too. An admission by another
-/// thread is waited for, because it may be of what the caller is about to change.
+/// Ends the admission: no call is answered any more. Returns whether the client has ended, too.
+/// Waits for an admission by another thread, which may rest on what the caller is about to change.
 pub(crate) fn end() -> bool {
     facts::withdraw();
     Admitting::here().wanted.fetch_or(END, SeqCst);
@@ -428,7 +428,7 @@ pub(crate) fn never(refusal: Refusal, forever: bool) {
     end();
 }
 
-/// In a child of `fork`: another thread of the parent may have been making or ending the client.
+/// Forgets the client in a child of `fork`. Another thread may have been making or ending it.
 pub(crate) fn forget_client() {
     if Admitting::here().is_client.load(Acquire) || slow_lock::is_taken() {
         fleet::forget();

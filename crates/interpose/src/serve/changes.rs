@@ -39,7 +39,7 @@ pub(crate) struct Changes {
     is_watching: AtomicBool,
 }
 
-/// No change is served any more.
+/// Stops serving changes.
 pub(super) fn stop() {
     Changes::here().is_watching.store(true, Relaxed);
 }

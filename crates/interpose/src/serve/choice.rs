@@ -136,7 +136,7 @@ impl<const WEIGHT: u64> Choice<WEIGHT> {
     }
 }
 
-/// See the head of this file.
+/// The account for requests that cost more than the kernel would (see the head of this file).
 struct Account {
     /// The budget without the balance.
     spent: AtomicI64,
@@ -183,7 +183,7 @@ impl Choices {
     }
 }
 
-/// FNV-1a. Two paths that share a bit only take the other way.
+/// Hashes by FNV-1a. Two paths that share a bit only take the other way.
 fn hash(path: &[u8]) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325_u64;
     let mixed = path

@@ -96,7 +96,7 @@ pub(crate) fn find(facts: &Facts, room: &mut Room) -> Directory {
     found
 }
 
-/// Unknown if it is in the mount, but cannot be named.
+/// Finds the working directory. It is unknown if it is in the mount, but cannot be named.
 fn resolve(facts: &Facts, room: &mut Room) -> Directory {
     let here = c".".as_ptr() as usize;
     let Some(stat) = Statx::of(here, MNT_ID) else { return Directory::Unknown };
@@ -116,8 +116,7 @@ pub(crate) fn path(room: &mut [u8; PATH]) -> Option<&[u8]> {
     let args = [room.as_mut_ptr() as usize, room.len()];
     // SAFETY: the kernel writes into `room`.
     let length = usize::try_from(unsafe { stub::call(nr::GETCWD, args) }).ok()?;
-    // The length has the final zero. A path that does not lead here from the root begins with a
-    // word.
+    // The length has the zero. A path that does not lead here from the root begins with a word.
     room.get(..length.checked_sub(1)?).filter(|path| path.starts_with(b"/"))
 }
 

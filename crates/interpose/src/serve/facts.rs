@@ -41,7 +41,7 @@ pub(crate) struct MountFacts {
     pub attributes_mask: u64,
     pub block_size: u32,
     pub options: Options,
-    /// The same without rules that the fleet has added.
+    /// The options without rules that the fleet has added.
     pub asked: Options,
     /// The directory that is mounted.
     pub root: InodeRef,
@@ -144,7 +144,7 @@ pub(crate) fn publish(_: &mut Client, prefix: &Prefix, identity: Identity, mount
     Admissions::here().current.store(number, SeqCst);
 }
 
-/// Nothing is current any more. Returns whether something was.
+/// Makes no facts current any more. Returns whether some were.
 pub(crate) fn withdraw() -> bool {
     Admissions::here().current.swap(0, AcqRel) != 0
 }

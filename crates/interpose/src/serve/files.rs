@@ -82,8 +82,8 @@ pub(super) fn holds_numbers() -> bool {
     table::has_files() || parked::is_any()
 }
 
-/// A call of the program while it has such files. `None` if it concerns none of them, or not any
-/// more. `is_by_path`: it may be served by its path.
+/// Serves a call while files are open here or a number is parked. `None` if it concerns none of
+/// them, or not any more. `is_by_path`: it may be served by its path.
 #[inline(never)]
 pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
     let [descriptor, second, third, ..] = call.args;
@@ -199,7 +199,7 @@ fn clone_flags(call: &SystemCall) -> usize {
     }
 }
 
-/// A call that names one descriptor. `None` if the kernel is to make it.
+/// Serves a call that names one descriptor. `None` if the kernel is to make it.
 fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
     if !watchers::may_serve(operation, file) {
         return None;
@@ -263,7 +263,7 @@ fn is_of_places(call: &SystemCall, operation: OnFile) -> bool {
     }
 }
 
-/// `fstat` by another name: a descriptor with an empty path.
+/// Decodes an `fstat` by another name: a descriptor with an empty path.
 fn of_descriptor(call: &SystemCall) -> Option<(Served, request::Request)> {
     let request = request::Request::decode(call).ok().filter(|it| it.may_be_empty)?;
     let served = table::find(call.args[0] as u32 as usize)?;
@@ -304,7 +304,7 @@ fn close(file: &Served) -> Option<isize> {
     Some(unsafe { stub::call(nr::CLOSE, [file.number]) })
 }
 
-/// Under the lock, because a handover by another thread takes the flag from the table.
+/// Sets the flags under the lock: a handover by another thread takes the flag from the table.
 fn set_flags(call: &SystemCall, file: &Served) -> Option<isize> {
     admission::waiting(|_| {
         if !file.is_open() {

@@ -69,7 +69,7 @@ pub(super) fn get(descriptor: usize, admission: &Admission) -> Result<InodeRef, 
     }
 }
 
-/// By its path, which must lead to the same inode.
+/// Finds the directory by its path, which must lead to the same inode.
 fn resolve(
     descriptor: usize,
     ino: Ino,

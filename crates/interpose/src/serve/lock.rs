@@ -88,7 +88,7 @@ pub(crate) fn with<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
     taken_as(TAKEN, work)
 }
 
-/// The same for a thread that has waited: others may wait, too.
+/// Like [`with`], for a thread that has waited: others may wait, too.
 pub(crate) fn with_after_wait<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
     taken_as(AWAITED, work)
 }

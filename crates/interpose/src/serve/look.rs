@@ -38,8 +38,8 @@ pub(crate) struct Looked {
     pub root_length: usize,
 }
 
-/// Who the process is, if it has plain rights and is confined by nothing, and how many descriptors
-/// its table has room for.
+/// The identity of the process, if it has plain rights and is confined by nothing, and the number
+/// of descriptors for which its table has room.
 pub(crate) fn at_process(room: &mut Room) -> Result<(Identity, usize), Refusal> {
     let mut tsc = 0_i32;
     // SAFETY: the kernel writes into `tsc`.

@@ -158,7 +158,7 @@ pub(crate) fn are_readable(address: usize, length: usize) -> bool {
     is_user(last) && (address / PAGE..=last / PAGE).all(|page| is_readable(page * PAGE))
 }
 
-/// Pages behind the end of a file that is mapped have been taken away.
+/// Notes that pages behind the end of a mapped file have been taken away.
 pub(crate) fn note_truncated() {
     begin();
     Removals::here().ended.fetch_add(1, AcqRel);
@@ -205,7 +205,7 @@ fn is_user(address: usize) -> bool {
     (PAGE..USER_END).contains(&address)
 }
 
-/// `rt_sigpending` writes as many bytes as it is told.
+/// Tests a byte by `rt_sigpending`, which writes as many bytes as it is told.
 fn byte_writable(address: usize) -> bool {
     // SAFETY: the kernel checks the address. The caller is about to overwrite the byte.
     unsafe { stub::call(nr::RT_SIGPENDING, [address, 1]) != -EFAULT }

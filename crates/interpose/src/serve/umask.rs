@@ -21,7 +21,7 @@ const MASK: u64 = 0o777;
 const KNOWN: u64 = 1 << 9;
 const VERSION: u64 = 1 << 10;
 
-/// See the head of this file.
+/// The umask, whether it is known, and a version.
 pub(crate) struct Umask(AtomicU64);
 
 /// `umask`.

@@ -28,8 +28,7 @@ const FAN_MARK_DONT_FOLLOW: usize = 4;
 /// The flags for marks of a whole mount or file system.
 const FAN_MARK_WHOLE: usize = 0x10 | 0x100;
 
-/// Has the fleet watch a file before the kernel does. Returns the call's result if that cannot be
-/// done.
+/// Has the fleet watch a file before the kernel does. Returns the call's result if that fails.
 pub(super) fn before_watch(call: &SystemCall) -> Option<isize> {
     let (named, follow_last) = named(call)?;
     if is_child() {

@@ -94,7 +94,7 @@ pub(crate) struct Reasons {
     fleet_text_length: AtomicUsize,
 }
 
-/// One more call that goes to the kernel.
+/// Counts a call that goes to the kernel.
 pub(crate) fn count(why: Why) {
     Reasons::here().passed[why as usize].fetch_add(1, Relaxed);
 }

@@ -46,7 +46,7 @@ use super::table::{self, Object};
 use super::takeover::hand_over;
 use super::{F_SET_RW_HINT, TCGETS, arguments, create, placeholder, record_locks, score};
 
-/// A file is adopted when its writes have cost this many cycles: about as many as an adoption.
+/// A file may be adopted once its writes have cost this many cycles: about as many as that does.
 const ADOPT_AFTER: u64 = 500_000;
 /// A write counts for this many cycles at most. A longer one has waited for something else.
 const WRITE_MAX: u64 = 300_000;
@@ -114,7 +114,7 @@ fn make(call: &SystemCall) -> isize {
     memory::change(call).unwrap_or_else(|| call.make())
 }
 
-/// As the entry does for [`Verdict::Wait`].
+/// Makes the call as the entry does for [`Verdict::Wait`].
 fn make_waiting(call: &SystemCall) -> isize {
     let (result, cycles) = clock::timed(|| make(call));
     if cycles >= clock::LONG_CYCLES {
@@ -123,7 +123,7 @@ fn make_waiting(call: &SystemCall) -> isize {
     result
 }
 
-/// Any call of a program that has such files. `None` if it is not made here. `may_wait`: it is of a
+/// Decides a call while files are pending. `None` if it is not made here. `may_wait`: it is of a
 /// class of calls that may wait for another process.
 #[inline(never)]
 pub(in super::super) fn on_call(call: &SystemCall, may_wait: bool) -> Option<Verdict> {
@@ -268,7 +268,7 @@ struct Replaced {
     offset: u64,
 }
 
-/// Leaves in the table what is served from now on.
+/// Puts the files into the table that can be served from now on.
 fn exchange(numbers: &[usize], admission: &Admission, room: &mut Room) -> Option<()> {
     // The mount stays while the file is open here. Whatever ends the serving of files from now on
     // finds this, and waits for the lock.

@@ -40,7 +40,7 @@ pub(super) fn may_name(call: &SystemCall, number: usize) -> bool {
     }
 }
 
-/// In an array of `struct pollfd`.
+/// Whether the number is in an array of `struct pollfd`.
 fn is_polled(array: usize, count: usize, number: usize) -> bool {
     const POLLED: usize = 8;
     let is_at = |at| {
@@ -49,7 +49,7 @@ fn is_polled(array: usize, count: usize, number: usize) -> bool {
     count > POLLED_MAX || !memory::is_range(array, count * POLLED) || (0..count).any(is_at)
 }
 
-/// In an `fd_set`.
+/// Whether the number is in an `fd_set`.
 fn is_selected(set: usize, number: usize) -> bool {
     let word = memory::words::<1>(set.wrapping_add(number / 64 * 8));
     word.is_none_or(|[bits]| bits >> (number % 64) & 1 != 0)

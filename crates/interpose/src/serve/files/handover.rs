@@ -96,9 +96,9 @@ pub(super) fn before_loss(call: &SystemCall, descriptor: usize) {
     }
 }
 
-/// The process serves no files any more. What watches a file sees who opens and reads it, and a
-/// ring of io_uring names descriptors without a call: the kernel must know of all these. A program
-/// that handles its page faults may wait for itself here.
+/// Stops serving files. Watchers of a file see who opens and reads it, and a ring of io_uring names
+/// descriptors without a call: the kernel must know of all these. A program that handles its page
+/// faults may wait for itself here.
 pub(in super::super) fn stop() {
     if !score::stop() {
         pending::stop();
@@ -106,7 +106,7 @@ pub(in super::super) fn stop() {
     }
 }
 
-/// Relative paths are no longer of use after a `chdir`.
+/// Completes relative paths, which are no longer of use after a `chdir`.
 pub(in super::super) fn before_chdir() {
     let relative = || table::among(0, usize::MAX).filter(|file| file.start().is_some());
     if relative().next().is_some() {

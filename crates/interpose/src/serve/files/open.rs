@@ -304,7 +304,7 @@ fn give_number(
 
 /// Why a file that was just added to the table must not stay there, if that is so. Another thread
 /// may have ended it before it could see the file: the client has ended, the program has locked the
-/// file, watches files, or makes a child, or has made one since there were these `children`.
+/// file, watches files, or makes a child, or has made one since `before`, a number of children.
 fn ended(object: &Object, before: Option<usize>, admission: &Admission) -> Option<Why> {
     if !admission.is_current() {
         return Some(Why::Lost);

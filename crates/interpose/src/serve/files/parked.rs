@@ -21,7 +21,7 @@ use crate::syscalls::Numbers;
 
 use super::{arguments, placeholder};
 
-/// See the head of this file.
+/// The parked number, and its epoch.
 pub(crate) struct Parked {
     /// The number, whether it closes on exec, and a bit that is always set. 0: none.
     number: AtomicUsize,
@@ -74,7 +74,7 @@ pub(super) fn reserve(closes_on_exec: bool) -> Option<isize> {
     })
 }
 
-/// The same, from a number on.
+/// Like [`reserve`], with a number from `lowest` on.
 pub(super) fn reserve_from(lowest: usize, closes_on_exec: bool) -> Option<isize> {
     flush();
     let command = if closes_on_exec { F_DUPFD_CLOEXEC } else { F_DUPFD };

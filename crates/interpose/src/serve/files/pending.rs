@@ -76,7 +76,7 @@ pub(super) fn is_stopped() -> bool {
     Pending::here().is_stopped.load(SeqCst)
 }
 
-/// To be compared by [`note`].
+/// The number of children so far, which [`note`] compares.
 pub(super) fn forks() -> u64 {
     Pending::here().forks.load(SeqCst)
 }
@@ -130,7 +130,7 @@ pub(in super::super) fn forget_all() {
     forget_wanted(|_| true);
 }
 
-/// No file is adopted any more.
+/// Stops the adoption of files.
 pub(crate) fn stop() {
     Pending::here().is_stopped.store(true, SeqCst);
     forget_all();
@@ -217,13 +217,13 @@ pub(super) fn was_read(number: usize) -> bool {
     Words::here().0[number].load(SeqCst) & WAS_READ != 0
 }
 
-/// It is decided. The number is not pending any more.
+/// Ends the wait of other calls. The number is not pending any more.
 pub(super) fn thaw(number: usize) {
     Words::here().0[number].fetch_and(CALLS, SeqCst);
     Pending::here().count.fetch_sub(1, SeqCst);
 }
 
-/// It is not decided. It must cost as much again before it is tried again.
+/// Ends the wait of other calls. The file must cost as much again before the next try.
 pub(super) fn release(number: usize) {
     Words::here().0[number].fetch_and(!(FROZEN | COST), SeqCst);
 }

@@ -29,7 +29,7 @@ pub(super) fn get(number: usize) -> &'static AtomicU64 {
     &Places::here().0[number].offset
 }
 
-/// One descriptor more has it.
+/// Counts one more descriptor that has the place.
 pub(super) fn share(number: usize) {
     Places::here().0[number].users.fetch_add(1, Relaxed);
 }

@@ -42,7 +42,7 @@ pub(super) fn handed_over() {
     Score::here().lost.store((Score::here().lost.load(Relaxed) + HANDOVER).min(LOST_MAX), Relaxed);
 }
 
-/// No file is served from now on. Returns whether that was so.
+/// Stops serving files. Returns whether that had been done before.
 pub(super) fn stop() -> bool {
     Score::here().is_stopped.swap(true, SeqCst)
 }

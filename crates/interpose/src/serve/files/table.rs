@@ -199,7 +199,7 @@ pub(super) fn has_returned() -> bool {
     Table::here().has_returned.load(Acquire)
 }
 
-/// Files that have arrived, which are not in the table any more.
+/// Takes the files that have arrived out of the table.
 pub(super) fn take_returned() -> impl Iterator<Item = Served> {
     Table::here().has_returned.store(false, Release);
     all().filter_map(|(number, file)| {
@@ -212,7 +212,7 @@ pub(super) fn take_returned() -> impl Iterator<Item = Served> {
     })
 }
 
-/// Numbers that may have been open.
+/// The numbers that may have been open, and their files.
 fn all() -> impl Iterator<Item = (usize, &'static File)> {
     Files::here().0[..=Table::here().highest.load(Relaxed)].iter().enumerate()
 }
@@ -269,7 +269,7 @@ pub(crate) fn among(first: usize, last: usize) -> impl Iterator<Item = Served> {
     (first..end).filter_map(find)
 }
 
-/// The same without those that become the kernel's. Does not wait.
+/// The open files without those that become the kernel's. Does not wait.
 pub(super) fn unfrozen() -> impl Iterator<Item = Served> {
     all().filter_map(|(number, file)| {
         let word = file.state.load();

@@ -147,8 +147,8 @@ fn replace(file: &Served, opened: usize) -> Result<(), isize> {
     Ok(())
 }
 
-/// Another descriptor of the same inode. It needs no lock, because it does not ask the fleet. So it
-/// does not find a directory that has been moved.
+/// Opens the same inode again. This needs no lock, because it does not ask the fleet. So it does
+/// not find a directory that has been moved.
 pub(super) fn reopen(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isize> {
     match by_path(file, path) {
         Ok(opened) => Ok(opened),
@@ -158,7 +158,7 @@ pub(super) fn reopen(file: &Served, path: &mut [u8; PATH]) -> Result<usize, isiz
     }
 }
 
-/// The same, also for a directory that has been moved.
+/// Like [`reopen`], also for a directory that has been moved.
 fn reopen_under_lock(file: &Served, Room { path, client, .. }: &mut Room) -> Result<usize, isize> {
     match reopen(file, path) {
         Err(errno) if errno != -EROFS && file.is_directory() => by_search(client, file, path),

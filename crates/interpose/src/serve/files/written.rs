@@ -26,7 +26,7 @@ const PERMISSIONS: usize = 0o7777;
 /// The most pieces of one call. The kernel makes calls with more.
 const PIECES_MAX: usize = 16;
 
-/// A call on a file that is written. `None` if the kernel is to make it.
+/// Serves a call on a file that is written. `None` if the kernel is to make it.
 pub(super) fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
     let [_, second, third, fourth, ..] = call.args;
     if !fleet::is_ours(file.guard()) {
@@ -213,8 +213,8 @@ fn is_write_only(file: &Served) -> bool {
     file.flags() & O_ACCMODE == O_WRONLY
 }
 
-/// Small files are read by requests. Larger ones are the kernel's from here on, because it has
-/// their data in its cache.
+/// Reads a small file by requests. A larger one is the kernel's from here on, because it has the
+/// data in its cache.
 fn at(
     client: &mut Client,
     file: &Served,
