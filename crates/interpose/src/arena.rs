@@ -30,7 +30,7 @@ struct Arena(UnsafeCell<Talc<Manual, DefaultBinning>>);
 // SAFETY: see the head of this file: one thread at a time uses it.
 unsafe impl Sync for Arena {}
 
-/// No part of `process`, because an allocator must be a static of its own.
+/// This is no part of `process`, because an allocator must be a static of its own.
 #[cfg_attr(all(panic = "abort", not(test)), global_allocator)]
 static ARENA: Arena = Arena(UnsafeCell::new(Talc::new(Manual)));
 

@@ -12,7 +12,7 @@ use crate::serve::{clock, memory};
 use crate::syscalls::Care;
 use crate::{image, object, report, sandbox, signal, thread, tools};
 
-/// Called by the entry for every call of the program.
+/// The entry calls this for every call of the program.
 pub(crate) extern "C" fn on_call(frame: &mut Frame) -> Next {
     let verdict = hook(&frame.call);
     if let Verdict::Served(result) | Verdict::Made(result) = verdict {

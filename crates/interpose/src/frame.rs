@@ -30,7 +30,7 @@ pub(crate) struct Frame {
     pub scratch: [u64; SCRATCH],
 }
 
-/// Where a child goes on that has no copy of its parent's stack.
+/// The place where a child goes on that has no copy of its parent's stack.
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct Resume {
@@ -51,7 +51,7 @@ pub(crate) struct Resume {
 /// Parents that wait for a child of `vfork`, at most. Beyond, `vfork` copies the memory.
 pub(crate) const PARENTS: usize = 64;
 
-/// Where parents go on that wait for a child of `vfork`.
+/// The places where parents go on that wait for a child of `vfork`.
 pub(crate) struct Parents(UnsafeCell<[Resume; PARENTS]>);
 
 // SAFETY: a parent claims an element by its `busy`, and uses no other.

@@ -76,7 +76,7 @@ enum Mapped {
     All = 2,
 }
 
-/// At the start, if there is an image: looks for the text. `list` is the loader's list.
+/// Looks for the text at the start, if there is an image. `list` is the loader's list.
 ///
 /// # Safety
 /// No code of the program has run.

@@ -142,7 +142,7 @@ impl admission::Parts for Admitting {
     }
 }
 
-/// It begins as zeros, so the library's file has none of it.
+/// The process begins as zeros, so the library's file has none of it.
 // SAFETY: zeros are legal values of all parts. The compiler checks the value of every static.
 pub(crate) static PROCESS: Process = unsafe { core::mem::zeroed() };
 

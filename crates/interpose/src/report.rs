@@ -40,8 +40,8 @@ const TEXT: usize = 16 << 10;
 const PATH: usize = 4096;
 const SIGXFSZ: usize = 25;
 
-/// Where to write, and the memory for the text. The former is written once, before the program
-/// starts: a path (with its final zero), or a descriptor and the file it had at the start.
+/// The place to write to, and the memory for the text. The former is written once, before the
+/// program starts: a path (with its final zero), or a descriptor and the file it had at the start.
 pub(crate) struct Report {
     path: [AtomicUsize; PATH / 8],
     descriptor: Number,

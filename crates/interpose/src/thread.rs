@@ -175,12 +175,12 @@ fn resume(frame: &mut Frame, flags: usize, notes: usize) -> Resume {
     }
 }
 
-/// Called by the entry in a child that begins at a `Resume`.
+/// The entry calls this in a child that begins at a `Resume`.
 pub(crate) extern "C" fn on_child(resume: &Resume) {
     begin(resume.notes);
 }
 
-/// Called by the entry in a child with a copy of the stack.
+/// The entry calls this in a child with a copy of the stack.
 pub(crate) extern "C" fn on_forked(frame: &Frame) {
     begin(frame.resume | child::FORKED);
 }

@@ -44,7 +44,7 @@ pub(crate) struct Trampolines {
     count: usize,
 }
 
-/// Where a trampoline may be written.
+/// The place where a trampoline may be written.
 pub(crate) struct Place {
     region: usize,
     pub address: usize,

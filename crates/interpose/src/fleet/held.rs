@@ -93,8 +93,8 @@ impl Rooms {
     }
 }
 
-/// Up to `room` bytes of a file's data, from `offset` on. The file may have become shorter since
-/// the offset was chosen.
+/// Returns up to `room` bytes of a file's data, from `offset` on. The file may have become shorter
+/// since the offset was chosen.
 pub(super) fn part(data: &[u8], offset: u64, room: usize) -> &[u8] {
     let start = usize::try_from(offset).unwrap_or(usize::MAX);
     let rest = data.get(start..).unwrap_or_default();

@@ -19,7 +19,7 @@ pub(super) const TRAMPOLINES: usize = 64 << 10;
 
 const F_ADD_SEALS: usize = 1033;
 const F_GET_SEALS: usize = 1034;
-/// No more seals, no other length, no writing.
+/// These seals allow no more seals, no other length and no writing.
 pub(super) const SEALS: usize = 0xf;
 
 /// The first bytes of the image.

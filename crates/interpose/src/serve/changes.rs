@@ -148,7 +148,7 @@ fn change_one(
     admission::under_lock(admission, |room| Ok(names::at(&mut room.client, place, follow, op)))
 }
 
-/// It needs more of the program's stack than other calls, so it has a frame of its own.
+/// Changes two names. This takes more of the program's stack, so it has a frame of its own.
 #[inline(never)]
 fn change_two(
     from: Place<'_>,

@@ -41,7 +41,7 @@ pub(crate) struct Cwd {
     retry: AtomicUsize,
 }
 
-/// Where relative paths begin.
+/// The directory where relative paths begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Directory {
     Inside(InodeRef),

@@ -26,7 +26,7 @@ use super::{admission, answer, choice, clock, kernel_dirs, memory, statfs, watch
 /// because the kernel first looks whether its directory may be searched and still has a name.
 const OF_PATHS: [Errno; 4] = [Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP, Errno::EACCES];
 
-/// A call by path. `opens`: it may wait for another process.
+/// Decides a call by path. `opens`: it may wait for another process.
 pub(crate) fn on_call(call: &SystemCall, opens: bool) -> Verdict {
     let served = match facts::current() {
         _ if is_child() => Err(Why::Child),
@@ -75,7 +75,7 @@ fn make_waiting(call: &SystemCall) -> isize {
     result
 }
 
-/// It needs more of the program's stack than other calls, so it has a frame of its own.
+/// Serves a call. This takes more of the program's stack, so it has a frame of its own.
 #[inline(never)]
 fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let request = Request::decode(call)?;

@@ -33,9 +33,9 @@ const O_DIRECTORY: u32 = 0o20_0000;
 pub(super) const O_PATH: u32 = 0o1000_0000;
 /// Reading is no flag.
 const ALLOWED: u32 = HARMLESS | O_DIRECTORY;
-/// The others mean nothing to the kernel beside O_PATH.
+/// Other flags mean nothing to the kernel beside O_PATH.
 const ALLOWED_OF_PLACES: u32 = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-/// They mean nothing here, or are the number's.
+/// Flags that mean nothing here, or are the number's.
 pub(super) const HARMLESS: u32 = O_NONBLOCK | O_NOCTTY | O_LARGEFILE | O_NOFOLLOW | O_CLOEXEC;
 
 /// A file to be opened.

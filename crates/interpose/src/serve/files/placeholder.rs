@@ -30,7 +30,7 @@ use super::pin::pin as the_pin;
 
 const O_PATH: usize = 0o1000_0000;
 const SOCK_STREAM: usize = 1;
-/// In the word of the template: its number plus one, and how many there were before.
+/// The template's word has its number plus one, and from this bit on the count of earlier ones.
 const COUNT_SHIFT: u32 = 32;
 
 /// The template, and what the mount was pinned for.

@@ -14,7 +14,7 @@ struct Place {
     users: AtomicU32,
 }
 
-/// As many as there are descriptors, so that each can have its own.
+/// There are as many as descriptors, so that each can have its own.
 pub(crate) struct Places([Place; DESCRIPTORS]);
 
 /// A place at the start of a directory. `None` if all are in use.
