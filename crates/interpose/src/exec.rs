@@ -33,7 +33,7 @@ const OFF_FOR_TRACER: &CStr = c"WARREN_INTERPOSE=tracer";
 /// Names of the variables that are kept.
 const NAMES: [&[u8]; KEPT] = [b"LD_AUDIT=", b"LD_PRELOAD=", b"WARREN_REPORT=", b"WARREN_TEXT="];
 const KEPT: usize = 4;
-/// The first ones are lists of libraries.
+/// So many of [`NAMES`], from the first on, are of variables that list libraries.
 const LISTS: usize = 2;
 /// The most entries that are added to an environment: the variables that are kept,
 /// `WARREN_INTERPOSE`, and the null at the end.

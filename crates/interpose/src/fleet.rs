@@ -71,7 +71,7 @@ const ROOT: u32 = 0;
 
 /// A mount as mountinfo describes it.
 pub(crate) struct Mounted<'a> {
-    /// The path of the pool.
+    /// The source of the mount, which is the path of the pool.
     pub source: &'a [u8],
     /// The directory of the pool that is mounted.
     pub root: &'a [u8],

@@ -58,7 +58,7 @@ pub(crate) struct Image {
     start: AtomicUsize,
     end: AtomicUsize,
     base: AtomicUsize,
-    /// The path of its file.
+    /// The path of the file from which the image is mapped.
     file: AtomicPtr<core::ffi::c_char>,
     /// Calls that were found by dispatch outside of what is mapped.
     calls: AtomicUsize,

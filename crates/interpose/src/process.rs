@@ -57,7 +57,7 @@ enum Fate<F> {
     Run(F),
 }
 
-/// The use that a child of `vfork`, which has the memory of its parent, makes of a part.
+/// The use that a child of `vfork` makes of a part of its parent's state. They share the memory.
 enum Vfork {
     /// The child uses it as the parent does.
     Shared,

@@ -94,7 +94,7 @@ fn on_descriptors(call: &SystemCall, class: Class) -> Option<Verdict> {
     if files::holds_numbers() { files::on_call(call, class.is_by_path()) } else { None }
 }
 
-/// A call of a child of `vfork` whose parent has files open here.
+/// Decides a call of a child of `vfork`, whose parent has files that the library serves.
 #[cold]
 #[inline(never)]
 fn in_child(call: &SystemCall) -> Option<Verdict> {

@@ -23,7 +23,7 @@ use crate::state::{is_filtered, process};
 use crate::stub;
 use crate::threads::Threads;
 
-/// The settings of the program for its handlers.
+/// Details of the program's signal handlers that the kernel does not have in its place.
 pub(crate) struct Handlers {
     /// The program's own restorers, by signal. 0 where it has set none.
     restorers: [AtomicUsize; SIG_MAX + 1],

@@ -22,7 +22,7 @@ impl Place<'_> {
     }
 }
 
-/// An operation on the inode or the name at a path.
+/// Carries out an operation at a path: on the inode there or on the name itself, as `op` says.
 pub(crate) fn at(
     client: &mut Client,
     place: Place<'_>,

@@ -18,7 +18,7 @@ use crate::stub;
 /// `flock`: exclusive, without waiting.
 const TRY_LOCK: usize = 2 | 4;
 const ALIGN: usize = 16;
-/// Bytes of text.
+/// The longest text without a site, in bytes, that still lies within the part to be patched.
 const GAP: usize = 128 << 10;
 /// Calls that the unwind information does not cover, because it does not hold in the child.
 const CHILDREN: [usize; 3] = [nr::CLONE, nr::CLONE3, nr::VFORK];

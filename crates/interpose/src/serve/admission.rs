@@ -232,8 +232,8 @@ pub(crate) fn under_lock<R>(
     Err(Why::Busy)
 }
 
-/// Whether changes are still the fleet's: the mount is as the facts say. If another process has
-/// made it read-only, for example, the admission ends.
+/// Whether the library may still make changes: the mount is as it was at the admission. If another
+/// process has made it read-only, for example, this ends the admission, and the answer is false.
 pub(crate) fn lets_change() -> bool {
     let Some(admission) = facts::current() else { return true };
     let is_same = if clock::is_fresh() {

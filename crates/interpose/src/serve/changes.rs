@@ -39,7 +39,7 @@ pub(crate) struct Changes {
     is_watching: AtomicBool,
 }
 
-/// Stops serving changes.
+/// Leaves changes to the kernel from now on, because the program watches files.
 pub(super) fn stop() {
     Changes::here().is_watching.store(true, Relaxed);
 }

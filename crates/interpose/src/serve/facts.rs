@@ -97,7 +97,7 @@ unsafe impl Sync for Slots {}
 
 /// The numbers of admissions.
 pub(crate) struct Admissions {
-    /// That of the current one, or 0.
+    /// The number of the admission that is current, or 0.
     current: AtomicUsize,
     last: AtomicUsize,
 }
