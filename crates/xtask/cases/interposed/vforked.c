@@ -348,6 +348,12 @@ static void grandchildren(void)
     close(ready[1]);
 }
 
+/* Ends a helper, which has descriptors of the mount until it is gone. */
+static void end(pid_t helper)
+{
+    must(kill(helper, SIGKILL) == 0 && waitpid(helper, 0, 0) == helper, "end a helper");
+}
+
 /* Kills the process whose number it finds, a little later. */
 static void kill_them(volatile pid_t *victim)
 {
@@ -392,7 +398,7 @@ static void killed(void)
         make_up();
     }
     close(fd);
-    must(kill(killer, SIGKILL) == 0, "end the killer");
+    end(killer);
     printf("%ld files were served after a kill\n", still_served);
 }
 
@@ -659,7 +665,7 @@ static int run(unsigned at)
         if (!scenes[at].is_cold)
             warm();
         scenes[at].run();
-        must(kill(watcher, SIGKILL) == 0, "end the watcher");
+        end(watcher);
         exit(differing != 0);
     }
     must(waitpid(process, &status, 0) == process, "wait");

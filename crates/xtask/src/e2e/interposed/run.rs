@@ -128,8 +128,9 @@ impl Run<'_> {
             "{user:?} {options:?}: not finished: {}",
             tail(&outcome.stdout)
         );
-        ensure!(outcome.code() == 0, "{user:?} {options:?}: {}", tail(&outcome.stdout));
-        ensure!(outcome.stderr.is_empty(), "{user:?} {options:?}: {}", tail(&outcome.stderr));
+        let (code, errors) = (outcome.code(), tail(&outcome.stderr));
+        ensure!(code == 0, "{user:?} {options:?}: {code}: {}{errors}", tail(&outcome.stdout));
+        ensure!(errors.is_empty(), "{user:?} {options:?}: {errors}");
         fs::read_to_string(&report).context("no report")
     }
 }
