@@ -210,36 +210,48 @@ impl Shards {
     }
 
     /// A shard of this cell that the running task was handed.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, id: &ShardId) -> Option<&Shard> {
-        match self.running {
-            Affinity::Names(own) if own == *id => self.held.as_ref().map(|shard| &***shard),
-            Affinity::Names(_) => None,
-            coarse => self.owned.below(coarse, self.affinity_of(*id)?).map(|shard| &**shard),
+        match &self.held {
+            Some(held) => (held.affinity() == Affinity::Names(*id)).then(|| &***held),
+            None => self.get_resting(*id),
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get_mut(&mut self, id: &ShardId) -> Option<&mut Shard> {
-        match self.running {
-            Affinity::Names(own) if own == *id => self.held.as_mut().map(|shard| &mut ***shard),
-            Affinity::Names(_) => None,
-            coarse => {
-                let affinity = self.affinity_of(*id)?;
-                self.owned.below_mut(coarse, affinity).map(|shard| &mut **shard)
-            }
+        let shard = self.affinity_of(*id)?;
+        match &mut self.held {
+            Some(held) => (held.affinity() == shard).then(|| &mut ***held),
+            None if matches!(self.running, Affinity::Names(_)) => None,
+            None => self.owned.below_mut(self.running, shard).map(|shard| &mut **shard),
         }
+    }
+
+    /// A shard that is in its slot, for a task in a coarse affinity.
+    fn get_resting(&self, id: ShardId) -> Option<&Shard> {
+        let shard = self.affinity_of(id)?;
+        if matches!(self.running, Affinity::Names(_)) {
+            return None;
+        }
+        self.owned.below(self.running, shard).map(|shard| &**shard)
     }
 
     /// The shard, if it is this cell's. The task has to run in a coarser affinity if it was not
     /// handed the shard; EIO if the shard was given up.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn local(&self, id: ShardId) -> Result<Option<&Shard>, Stop> {
         match self.get(&id) {
-            None if self.is_given_up(id) => Err(Errno::EIO.into()),
-            None if self.contains_key(&id) => Err(Stop::Wait(Wait::Coarser)),
+            None => self.local_elsewhere(id),
             shard => Ok(shard),
         }
+    }
+
+    fn local_elsewhere(&self, id: ShardId) -> Result<Option<&Shard>, Stop> {
+        if self.is_given_up(id) {
+            return Err(Errno::EIO.into());
+        }
+        if self.contains_key(&id) { Err(Stop::Wait(Wait::Coarser)) } else { Ok(None) }
     }
 
     /// A shard of this cell that the caller was handed.
