@@ -1,12 +1,13 @@
 //! A record that is being made: the steps of one task, or of the cell itself.
 //!
 //! ```text
-//! Record: steps are noted ──▶ OpLog::append(record, cause): it is in the log
+//! Record: steps are noted ──▶ OpLog::append(cause): it is in the log
 //!                         ──▶ the actions that waited for it are done
 //! ```
 //!
-//! The code of a turn notes steps into the record of that turn, and `append` leaves that without
-//! steps. So a step is in exactly one record, and a record is in the log exactly once.
+//! The log has one record that is being made. The code of a turn notes steps into it, and `append`
+//! leaves it without steps. So a step is in exactly one record, and a record is in the log exactly
+//! once.
 
 use warren_disk::{RECORD_HEADER, RECORD_MAX, RawRecord};
 use warren_proto::{Cause, Change, Reader, Step, Wire};
@@ -34,8 +35,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Whether later records need not hold opens and locks, because no successor takes over from
-    /// this cell.
+    /// Sets whether later records may leave out opens and locks, because no successor takes over
+    /// from this cell.
     pub(crate) const fn omit_session(&mut self, omits: bool) {
         self.omits_session = omits;
     }

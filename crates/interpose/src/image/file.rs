@@ -51,7 +51,7 @@ impl Open {
         usize::try_from(opened).ok().map(Self)
     }
 
-    /// Which of [`SEALS`] the file has. `None` if it can have none.
+    /// Returns those of [`SEALS`] that the file has; `None` if it can have none.
     pub(super) fn seals(&self) -> Option<usize> {
         let seals = stub::control(self.0, F_GET_SEALS, 0);
         Some(usize::try_from(seals).ok()? & SEALS)

@@ -1,4 +1,4 @@
-//! Which descriptors a call names: by its arguments, in memory, or by a path.
+//! Finds the descriptors that a call names: by its arguments, in memory, or by a path.
 
 use crate::call::SystemCall;
 use crate::syscalls::Names;
