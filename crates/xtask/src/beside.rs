@@ -8,6 +8,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -35,7 +36,8 @@ pub(crate) struct Done {
 
 /// Tasks that run one after the other.
 pub(crate) struct Beside {
-    tasks: JoinHandle<Vec<Done>>,
+    thread: JoinHandle<()>,
+    done: Receiver<Done>,
 }
 
 impl Task {
@@ -73,14 +75,33 @@ impl Task {
 }
 
 impl Beside {
-    pub(crate) fn start(root: &Path, tasks: Vec<Task>) -> Self {
+    /// Starts a task, and after it the others, which need it.
+    pub(crate) fn start(root: &Path, needed: Task, others: Vec<Task>) -> Self {
         let directory = target_directory(root);
-        let all = move || tasks.into_iter().map(|task| task.run(&directory)).collect();
-        Self { tasks: std::thread::spawn(all) }
+        let (sender, done) = mpsc::channel();
+        // Nobody takes the result only if this program is being ended.
+        let run = move |task: Task| {
+            let done = task.run(&directory);
+            let has_passed = matches!(done.passed, Ok(true));
+            sender.send(done).is_ok() && has_passed
+        };
+        let run_all = move || {
+            if run(needed) {
+                others.into_iter().for_each(|task| _ = run(task));
+            }
+        };
+        Self { thread: std::thread::spawn(run_all), done }
     }
 
-    /// Waits for all of them.
+    /// Waits for the next task. `None`: there are no more.
+    pub(crate) fn next(&self) -> Option<Done> {
+        self.done.recv().ok()
+    }
+
+    /// Waits for the remaining tasks.
     pub(crate) fn join(self) -> Vec<Done> {
-        self.tasks.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let remaining = self.done.iter().collect();
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        remaining
     }
 }

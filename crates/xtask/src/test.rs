@@ -126,20 +126,19 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     steps
         .run("build of the unit tests", || cargo(root, unit_tests.into_iter().chain(["--no-run"])));
     let build: &[&str] = if as_shipped { &[BUILD] } else { &[BUILD, "--quick"] };
-    let build = Beside::start(root, vec![Task::new(RELEASE, build)]);
+    let build = Task::new(RELEASE, build);
+    let beside = Beside::start(root, build, computing(options.full, turn));
     steps.run("unit tests", || cargo(root, unit_tests.into_iter().chain(["--exclude", SIMULATOR])));
-    if steps.join(build) {
-        let computing = Beside::start(root, computing(options.full, turn));
-        if options.no_mounts {
-            println!("== end to end: left out, as asked");
-        } else {
-            end_to_end(root, options.full, turn, &mut steps);
-        }
-        steps.join(computing);
-        if options.full && !options.no_mounts {
-            let kills = ["test", "-p", "warren-fuse", "--test", "front_kill", "--", "--full"];
-            steps.run("killed fronts", || cargo(root, kills));
-        }
+    let is_built = steps.await_next(&beside);
+    if is_built && options.no_mounts {
+        println!("== end to end: left out, as asked");
+    } else if is_built {
+        end_to_end(root, options.full, turn, &mut steps);
+    }
+    steps.join(beside);
+    if is_built && options.full && !options.no_mounts {
+        let kills = ["test", "-p", "warren-fuse", "--test", "front_kill", "--", "--full"];
+        steps.run("killed fronts", || cargo(root, kills));
     }
     Ok(steps.finish())
 }
@@ -276,14 +275,21 @@ impl Steps {
         self.note(name, passed, start.elapsed())
     }
 
-    /// Waits for tasks, and shows what they printed. Returns whether all passed.
-    fn join(&mut self, tasks: Beside) -> bool {
-        let mut all_passed = true;
-        for Done { name, passed, output, time } in tasks.join() {
-            println!("== {name}, meanwhile\n{}", output.trim_end());
-            all_passed &= self.note(name, passed, time);
+    /// Waits for the next task. Returns whether it passed.
+    fn await_next(&mut self, tasks: &Beside) -> bool {
+        tasks.next().is_some_and(|done| self.show(done))
+    }
+
+    /// Waits for the remaining tasks.
+    fn join(&mut self, tasks: Beside) {
+        for done in tasks.join() {
+            self.show(done);
         }
-        all_passed
+    }
+
+    fn show(&mut self, Done { name, passed, output, time }: Done) -> bool {
+        println!("== {name}, meanwhile\n{}", output.trim_end());
+        self.note(name, passed, time)
     }
 
     fn note(&mut self, name: &'static str, passed: Result<bool>, time: Duration) -> bool {
