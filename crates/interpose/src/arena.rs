@@ -15,15 +15,16 @@ use talc::base::Talc;
 use talc::base::binning::DefaultBinning;
 use talc::source::Manual;
 
-use crate::abi::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, PROT_READ, PROT_WRITE, nr};
+use crate::abi::{
+    MADV_WIPEONFORK, MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, PROT_READ, PROT_WRITE,
+    nr,
+};
 use crate::slow_lock::{self, Holder};
 use crate::stub;
 
 /// Bytes that are reserved: many times what the bounded copies of a client take. Pages that are
 /// never touched cost nothing.
 const LENGTH: usize = 64 << 20;
-
-const MADV_WIPEONFORK: usize = 18;
 
 struct Arena(UnsafeCell<Talc<Manual, DefaultBinning>>);
 

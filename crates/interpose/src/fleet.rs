@@ -32,7 +32,7 @@ use warren_shm::now;
 use warren_transport::place::{Place, PoolId, Seeker};
 use warren_transport::{Admission, ConnectOptions, REGIONS_MAX};
 
-use crate::abi::nr;
+use crate::abi::{SO_PEERCRED, SOL_SOCKET, nr};
 use crate::{arena, inode_numbers, stub};
 
 mod answers;
@@ -62,9 +62,6 @@ const COPIES: usize = 1 << 14;
 
 /// Files that become durable at once.
 const SYNCS: u16 = 6;
-
-const SOL_SOCKET: usize = 1;
-const SO_PEERCRED: usize = 17;
 
 /// The user who may mount any pool.
 const ROOT: u32 = 0;

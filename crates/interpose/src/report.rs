@@ -27,7 +27,7 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{
-    AT_FDCWD, EFBIG, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, SET_SIZE, SIG_BLOCK, nr,
+    AT_FDCWD, EFBIG, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, SET_SIZE, SIG_BLOCK, SIGXFSZ, nr,
 };
 use crate::counts::{CallCounts, Counts};
 use crate::number::Number;
@@ -38,7 +38,6 @@ use crate::{image, stub};
 /// Enough for each number.
 const TEXT: usize = 16 << 10;
 const PATH: usize = 4096;
-const SIGXFSZ: usize = 25;
 
 /// The place to write to, and the memory for the text. The former is written once, before the
 /// program starts: a path (with its final zero), or a descriptor and the file it had at the start.

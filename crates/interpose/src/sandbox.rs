@@ -9,16 +9,12 @@
 //! does not have it.
 
 use crate::abi::{
-    EINVAL, PR_SET_SECCOMP, PR_SET_SYSCALL_USER_DISPATCH, SECCOMP_SET_MODE_FILTER,
-    SECCOMP_SET_MODE_STRICT, nr,
+    EINVAL, PR_SET_SECCOMP, PR_SET_SYSCALL_USER_DISPATCH, SECCOMP_MODE_FILTER, SECCOMP_MODE_STRICT,
+    SECCOMP_SET_MODE_FILTER, SECCOMP_SET_MODE_STRICT, nr,
 };
 use crate::frame::{Frame, Next};
 use crate::state::{Life, is_filtered};
 use crate::{dispatch, patch, report, stub};
-
-/// `PR_SET_SECCOMP` takes modes, `seccomp` takes operations.
-const SECCOMP_MODE_STRICT: usize = 1;
-const SECCOMP_MODE_FILTER: usize = 2;
 
 /// `prctl` and `seccomp`.
 pub(crate) fn enter(frame: &mut Frame) -> Next {

@@ -8,14 +8,11 @@ use core::sync::atomic::{
 };
 use core::time::Duration;
 
-use crate::abi::nr;
+use crate::abi::{FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, nr};
 use crate::stub;
 
 /// About two microseconds.
 const TRIES: usize = 60;
-/// `FUTEX_WAIT_PRIVATE`, `FUTEX_WAKE_PRIVATE`.
-const WAIT: usize = 128;
-const WAKE: usize = 129;
 
 const FREE: u32 = 0;
 pub(crate) const TAKEN: u32 = 1;
@@ -45,7 +42,7 @@ impl SlowLock {
     pub(crate) fn release(&self) {
         if self.0.swap(FREE, Release) == AWAITED {
             // SAFETY: it wakes threads that sleep at this word.
-            unsafe { stub::call(nr::FUTEX, [self.0.as_ptr() as usize, WAKE, 1]) };
+            unsafe { stub::call(nr::FUTEX, [self.0.as_ptr() as usize, FUTEX_WAKE_PRIVATE, 1]) };
         }
     }
 
@@ -56,7 +53,12 @@ impl SlowLock {
         }
         // `struct timespec`
         let limit = [at_most.as_secs(), u64::from(at_most.subsec_nanos())];
-        let args = [self.0.as_ptr() as usize, WAIT, AWAITED as usize, limit.as_ptr() as usize];
+        let args = [
+            self.0.as_ptr() as usize,
+            FUTEX_WAIT_PRIVATE,
+            AWAITED as usize,
+            limit.as_ptr() as usize,
+        ];
         // SAFETY: the kernel compares the word, and reads `limit`.
         unsafe { stub::call(nr::FUTEX, args) };
     }

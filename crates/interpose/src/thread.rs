@@ -21,7 +21,9 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
-use crate::abi::{CLONE_VFORK, CLONE_VM, E2BIG, SET_SIZE, SIG_BLOCK, SIGSYS_BIT, nr};
+use linux_raw_sys::general::CLONE_CLEAR_SIGHAND;
+
+use crate::abi::{CLONE_VFORK, CLONE_VM, E2BIG, SET_SIZE, SIG_BLOCK, SIGCHLD, SIGSYS_BIT, nr};
 use crate::frame::{Frame, Next, PARENTS, Parents, Resume, SCRATCH, child};
 use crate::serve::{self, watch};
 use crate::state::{Life, is_filtered};
@@ -29,11 +31,9 @@ use crate::threads::Threads;
 use crate::{dispatch, exec, probe, process, stub};
 
 const RED_ZONE: usize = 128;
-const SIGCHLD: usize = 17;
 /// The first and the largest known size of `struct clone_args`, in words.
 const CLONE_ARGS_MIN: usize = 8;
 const WORD: usize = size_of::<u64>();
-const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
 /// Words of `struct clone_args`.
 const FLAGS: usize = 0;
 const STACK: usize = 5;

@@ -10,11 +10,9 @@
 //!
 //! A tracer that attaches to a program later sees our SIGSYS with each call by dispatch.
 
+use crate::abi::{PTRACE_SEIZE, PTRACE_TRACEME};
 use crate::scan;
 use crate::state::{Life, has_threads};
-
-const PTRACE_TRACEME: usize = 0;
-const PTRACE_SEIZE: usize = 0x4206;
 
 /// rr sets it in all programs that it records or replays.
 const RR: &[u8] = b"RUNNING_UNDER_RR=";

@@ -9,14 +9,15 @@ use core::mem::size_of;
 use core::slice;
 
 use super::file::{DISTANCE, FILLED, Header, MARK, Open, TRAMPOLINES};
-use crate::abi::{MAP_SHARED, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_FSIZE, is_error, nr};
+use crate::abi::{
+    LOCK_EX, LOCK_NB, MAP_SHARED, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_FSIZE, is_error,
+    nr,
+};
 use crate::loader::Library;
 use crate::object::Object;
 use crate::site::{self, CODE_MAX, SYSCALL};
 use crate::stub;
 
-/// `flock`: exclusive, without waiting.
-const TRY_LOCK: usize = 2 | 4;
 const ALIGN: usize = 16;
 /// The longest text without a site, in bytes, that still lies within the part to be patched.
 const GAP: usize = 128 << 10;
@@ -33,7 +34,7 @@ pub(super) enum Filling {
 /// known by its seals.
 pub(super) fn fill(image: &Open, library: &Library, file: &CStr) -> Option<Filling> {
     // SAFETY: the descriptor is open.
-    if unsafe { stub::call(nr::FLOCK, [image.0, TRY_LOCK]) } != 0 {
+    if unsafe { stub::call(nr::FLOCK, [image.0, LOCK_EX | LOCK_NB]) } != 0 {
         return Some(Filling::Elsewhere);
     }
     let mut mark = MARK;

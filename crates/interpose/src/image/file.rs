@@ -3,7 +3,7 @@
 use core::ffi::CStr;
 use core::mem::size_of;
 
-use crate::abi::{AT_FDCWD, O_CLOEXEC, O_NOCTTY, O_NONBLOCK, nr};
+use crate::abi::{AT_FDCWD, F_ADD_SEALS, F_GET_SEALS, O_CLOEXEC, O_NOCTTY, O_NONBLOCK, nr};
 use crate::loader::BUILD_ID;
 use crate::stub;
 
@@ -17,8 +17,6 @@ pub(super) const DISTANCE: usize = 512 << 20;
 /// The bytes of the trampolines: of a thousand sites. glibc has five hundred.
 pub(super) const TRAMPOLINES: usize = 64 << 10;
 
-const F_ADD_SEALS: usize = 1033;
-const F_GET_SEALS: usize = 1034;
 /// These seals allow no more seals, no other length and no writing.
 pub(super) const SEALS: usize = 0xf;
 

@@ -47,12 +47,14 @@ pub(super) use create::before_limits;
 pub(super) use handover::{before_chdir, before_record_lock, stop};
 pub(super) use open::{Opening, begins_here};
 
+use linux_raw_sys::general::O_PATH;
+use linux_raw_sys::ioctl::FICLONE;
 use warren_base::{Errno, Ino};
 use warren_proto::InodeRef;
 
 use crate::abi::{
-    CLONE_FILES, CLONE_VFORK, CLONE_VM, F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_GETFL, F_SETFD,
-    FD_CLOEXEC, nr,
+    CLONE_FILES, CLONE_VFORK, CLONE_VM, F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_GETFL, F_SET_RW_HINT,
+    F_SETFD, FD_CLOEXEC, TCGETS, nr,
 };
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::{self as client, files as fleet, watches};
@@ -67,9 +69,6 @@ use super::{admission, memory, request};
 use pieces::Pieces;
 use pin::pin;
 use table::Served;
-
-const F_SET_RW_HINT: usize = 1036;
-const TCGETS: usize = 0x5401;
 
 /// Opens a file. Its answer is the program's.
 pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
@@ -97,7 +96,7 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
     let result = match operation {
         OnFile::Nothing | OnFile::Link => None,
         OnFile::Ioctl if arguments::NAME_OTHERS.contains(&(second as u32)) => {
-            match (second as u32 == arguments::FICLONE).then(cloned).flatten() {
+            match (second as u32 == FICLONE).then(cloned).flatten() {
                 Some(result) => Some(result),
                 None => {
                     handover::hand_over_wanted_before(call, |_| true);
@@ -205,7 +204,7 @@ fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
         return None;
     }
     let [_, second, third, fourth, ..] = call.args;
-    if file.flags() & open::O_PATH != 0 && !is_of_places(call, operation) {
+    if file.flags() & O_PATH != 0 && !is_of_places(call, operation) {
         return None;
     }
     if operation.changes() && !admission::lets_change() {

@@ -1,29 +1,24 @@
 //! The kernel's description of a file: `statx`, and the structures that `stat` and `statx` fill.
 
+pub(crate) use linux_raw_sys::general::{
+    STATX_BASIC_STATS as BASIC_STATS, STATX_BTIME as BTIME, STATX_MNT_ID as MNT_ID,
+    STATX_MNT_ID_UNIQUE as MNT_ID_UNIQUE, STATX_TYPE as TYPE,
+};
+
+use linux_raw_sys::general::{S_IFMT, S_IFREG, S_IFSOCK, STATX_ATTR_MOUNT_ROOT};
 use warren_base::Ino;
 
-use crate::abi::{AT_FDCWD, nr};
+use crate::abi::{
+    AT_EMPTY_PATH, AT_FDCWD, AT_NO_AUTOMOUNT, AT_STATX_DONT_SYNC, AT_STATX_FORCE_SYNC,
+    AT_SYMLINK_NOFOLLOW, nr,
+};
 use crate::inode_numbers::ino_of;
 use crate::stub;
 
-/// Bits of `stx_mask` (Linux 6.18, `include/uapi/linux/stat.h`).
-pub(crate) const BASIC_STATS: u32 = 0x7ff;
-pub(crate) const TYPE: u32 = 1;
-pub(crate) const BTIME: u32 = 0x800;
-pub(crate) const MNT_ID: u32 = 0x1000;
-pub(crate) const MNT_ID_UNIQUE: u32 = 0x4000;
+/// A look mounts nothing.
+const FLAGS: usize = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT;
 
-/// `AT_SYMLINK_NOFOLLOW`, and `AT_NO_AUTOMOUNT`, so that a look mounts nothing.
-const FLAGS: usize = 0x100 | 0x800;
-
-const AT_EMPTY_PATH: usize = 0x1000;
-/// `AT_STATX_DONT_SYNC`.
-const DONT_SYNC: usize = 0x4000;
-/// `AT_STATX_FORCE_SYNC`.
-const FORCE_SYNC: usize = 0x2000;
-
-/// `STATX_ATTR_MOUNT_ROOT`.
-pub(crate) const MOUNT_ROOT: u64 = 0x2000;
+pub(crate) const MOUNT_ROOT: u64 = STATX_ATTR_MOUNT_ROOT as u64;
 
 /// `struct statx`, in words.
 ///
@@ -71,12 +66,12 @@ impl Statx {
 
     /// The attributes of an open file, as the kernel has them: the file system is not asked.
     pub(crate) fn of_descriptor(descriptor: usize, mask: u32) -> Option<Self> {
-        Self::at(descriptor, c"".as_ptr() as usize, AT_EMPTY_PATH | DONT_SYNC, mask)
+        Self::at(descriptor, c"".as_ptr() as usize, AT_EMPTY_PATH | AT_STATX_DONT_SYNC, mask)
     }
 
     /// The attributes of an open file, as the file system has them now.
     pub(crate) fn asked_for(descriptor: usize, mask: u32) -> Option<Self> {
-        Self::at(descriptor, c"".as_ptr() as usize, AT_EMPTY_PATH | FORCE_SYNC, mask)
+        Self::at(descriptor, c"".as_ptr() as usize, AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, mask)
     }
 
     fn at(descriptor: usize, path: usize, flags: usize, mask: u32) -> Option<Self> {
@@ -101,18 +96,15 @@ impl Statx {
     }
 
     pub(crate) fn is_regular(&self) -> bool {
-        const REGULAR: u64 = 0o10_0000;
-        self.kind() == REGULAR
+        self.kind() == S_IFREG
     }
 
     pub(crate) fn is_socket(&self) -> bool {
-        const SOCKET: u64 = 0o14_0000;
-        self.kind() == SOCKET
+        self.kind() == S_IFSOCK
     }
 
-    fn kind(&self) -> u64 {
-        const KIND: u64 = 0o17_0000;
-        self.0[word::GID_MODE] >> 32 & KIND
+    fn kind(&self) -> u32 {
+        (self.0[word::GID_MODE] >> 32) as u32 & S_IFMT
     }
 
     pub(crate) fn mount_id(&self) -> u64 {

@@ -1,8 +1,9 @@
 //! A look at the mount and at the process: what an admission requires.
 
+use linux_raw_sys::general::{POLLERR, POLLPRI};
 use warren_transport::control::FLIGHTS_LEN;
 
-use crate::abi::{AT_FDCWD, RLIMIT_FSIZE, nr};
+use crate::abi::{AT_FDCWD, PR_GET_TSC, PR_TSC_ENABLE, RLIMIT_AS, RLIMIT_FSIZE, nr};
 use crate::stub;
 
 use super::descriptors;
@@ -16,14 +17,8 @@ use super::why::Refusal;
 
 /// A look is repeated if mounts have changed meanwhile, so often at most.
 const LOOKS_MAX: usize = 4;
-/// A client reserves a hundred megabytes of addresses.
-const RLIMIT_AS: usize = 9;
 /// The longest path whose directory is looked at.
 const NAME_MAX: usize = 512;
-const PR_GET_TSC: usize = 25;
-const PR_TSC_ENABLE: i32 = 1;
-const POLLPRI: u64 = 2;
-const POLLERR: u64 = 8;
 
 /// The mount as mountinfo describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +42,7 @@ pub(crate) fn at_process(room: &mut Room) -> Result<(Identity, usize), Refusal> 
     if got != 0 || tsc != PR_TSC_ENABLE {
         return Err(Refusal::NoCycles);
     }
+    // A client reserves a hundred megabytes of addresses.
     if descriptors::limit(RLIMIT_AS).is_none_or(|limit| limit != u64::MAX) {
         return Err(Refusal::AddressSpace);
     }
@@ -163,10 +159,10 @@ fn looked(mount: &Mount<'_>, identity: &Identity, paths: &mut [u8]) -> Result<Lo
 /// Whether mounts have changed since this was last asked, or since the file was opened.
 pub(crate) fn has_changed(descriptor: usize) -> bool {
     // `struct pollfd`: the descriptor, the events that are asked for, those that have happened.
-    let mut poll = descriptor as u64 | POLLPRI << 32;
+    let mut poll = descriptor as u64 | u64::from(POLLPRI) << 32;
     // SAFETY: the kernel reads and writes `poll`, and does not wait.
     let count = unsafe { stub::call(nr::POLL, [&raw mut poll as usize, 1, 0]) };
-    count != 0 || (poll >> 48) & (POLLPRI | POLLERR) != 0
+    count != 0 || (poll >> 48) as u32 & (POLLPRI | POLLERR) != 0
 }
 
 /// The directory of a path.

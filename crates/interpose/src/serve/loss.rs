@@ -1,6 +1,7 @@
 //! A call may take rights or names away from files that are open here. The kernel could not open
 //! them again afterwards, as it may have to. So it takes them over before the call.
 
+use linux_raw_sys::general::AT_REMOVEDIR;
 use warren_proto::SetAttr;
 
 use crate::call::SystemCall;
@@ -10,7 +11,6 @@ use super::{facts, memory};
 
 const READ_WRITE: usize = 0o600;
 const SEARCH: usize = 0o100;
-const AT_REMOVEDIR: u32 = 0x200;
 const LISTS: &[u8] = b"system.posix_acl_";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

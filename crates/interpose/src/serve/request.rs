@@ -3,28 +3,19 @@
 //! Unusual calls (flags that are not known here, a descriptor of a directory, a path that is empty)
 //! go to the kernel, which also answers calls that are wrong.
 
+use linux_raw_sys::general::{
+    AT_EACCESS, AT_EMPTY_PATH, AT_FDCWD, AT_NO_AUTOMOUNT, AT_STATX_SYNC_TYPE, AT_SYMLINK_NOFOLLOW,
+    O_CREAT, O_NOFOLLOW, O_TRUNC, O_WRONLY,
+};
+
 use crate::abi::nr;
 use crate::call::SystemCall;
 
 use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE};
 use super::why::Why;
 
-const AT_FDCWD: i32 = -100;
-pub(crate) const O_NOFOLLOW: u32 = 0o40_0000;
-pub(crate) const O_WRONLY: u32 = 1;
-pub(crate) const O_RDWR: u32 = 2;
-pub(crate) const O_CREAT: u32 = 0o100;
-pub(crate) const O_TRUNC: u32 = 0o1000;
 /// The flags that `creat` implies.
 const CREAT: u32 = O_CREAT | O_WRONLY | O_TRUNC;
-pub(crate) const AT_SYMLINK_NOFOLLOW: usize = 0x100;
-const NOFOLLOW: u32 = AT_SYMLINK_NOFOLLOW as u32;
-const AT_EACCESS: u32 = 0x200;
-const AT_NO_AUTOMOUNT: u32 = 0x800;
-const AT_EMPTY_PATH: u32 = 0x1000;
-const AT_STATX_FORCE_SYNC: u32 = 0x2000;
-const AT_STATX_DONT_SYNC: u32 = 0x4000;
-const AT_STATX_SYNC_TYPE: u32 = AT_STATX_FORCE_SYNC | AT_STATX_DONT_SYNC;
 /// Read, write and execute.
 const ACCESS_MODES: usize = 7;
 /// Bits of a mask of `statx` for which the answer is known.
@@ -120,11 +111,11 @@ impl Request {
             nr::READLINKAT => Ok(Self { follow_last: false, ..at(read_link(d)?, c) }),
             nr::FACCESSAT => Ok(at(access(c)?, 0)),
             nr::FACCESSAT2 => {
-                let allowed = AT_EACCESS | NOFOLLOW | AT_EMPTY_PATH;
+                let allowed = AT_EACCESS | AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH;
                 with_flags(at(access(c)?, 0), d, allowed)
             }
             nr::NEWFSTATAT => {
-                let allowed = NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH;
+                let allowed = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH;
                 with_flags(at(Want::Stat, c), d, allowed)
             }
             nr::STATX => statx(at(Want::Statx { mask: d as u32 }, e), c, d as u32),
@@ -149,7 +140,7 @@ fn statx(request: Request, flags: usize, mask: u32) -> Result<Request, Why> {
     if both || mask & !MASK != 0 {
         return Err(Why::Flags);
     }
-    let allowed = NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | AT_STATX_SYNC_TYPE;
+    let allowed = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH | AT_STATX_SYNC_TYPE;
     with_flags(request, flags, allowed)
 }
 
@@ -160,7 +151,7 @@ fn with_flags(request: Request, flags: usize, allowed: u32) -> Result<Request, W
         return Err(Why::Flags);
     }
     Ok(Request {
-        follow_last: flags & NOFOLLOW == 0,
+        follow_last: flags & AT_SYMLINK_NOFOLLOW == 0,
         may_be_empty: flags & AT_EMPTY_PATH != 0,
         ..request
     })

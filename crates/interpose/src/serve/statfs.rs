@@ -1,6 +1,7 @@
 //! `statfs` and `fstatfs`: what the fleet counts, in the form that the kernel gives it for this
 //! mount. The kernel keeps no such answer: each of its own is a request to the mount's front.
 
+use linux_raw_sys::general::FUSE_SUPER_MAGIC;
 use warren_base::limits::{BLOCK_SIZE, NAME_MAX};
 use warren_proto::StatFs;
 
@@ -12,8 +13,6 @@ use super::{admission, answer};
 
 /// `struct statfs`, in words.
 const WORDS: usize = 15;
-/// `FUSE_SUPER_MAGIC`.
-const KIND: u64 = 0x6573_5546;
 
 /// `fstatfs` of a file that is served. `None` if the kernel must make the call.
 pub(super) fn of_descriptor(buffer: usize) -> Option<isize> {
@@ -35,7 +34,7 @@ pub(super) fn give(
 fn words(volume: &StatFs, mount: &MountFacts) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     words[..7].copy_from_slice(&[
-        KIND,
+        FUSE_SUPER_MAGIC.into(),
         BLOCK_SIZE as u64,
         volume.blocks,
         volume.blocks_free,

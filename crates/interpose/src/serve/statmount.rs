@@ -3,13 +3,11 @@
 //!
 //! A process with a seccomp filter does without: the filter may end it for a call that few know.
 
-use crate::abi::nr;
+use crate::abi::{PR_GET_SECCOMP, nr};
 use crate::stub;
 
 use super::kernel::{MNT_ID_UNIQUE, Statx};
 use super::lock::TEXT;
-
-const PR_GET_SECCOMP: usize = 21;
 
 /// `STATMOUNT_MNT_ROOT`, `STATMOUNT_MNT_POINT`, `STATMOUNT_FS_TYPE` (`include/uapi/linux/mount.h`).
 const NEEDED: u64 = 0x8 | 0x10 | 0x20;

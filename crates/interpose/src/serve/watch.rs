@@ -1,8 +1,9 @@
 //! Calls of the program that change what answers rest on, and calls that may wait.
 
 use crate::abi::{
-    CLONE_FILES, CLONE_FS, CLONE_NEWPID, CLONE_THREAD, CLONE_VFORK, CLONE_VM, PR_SET_SECCOMP,
-    SEEK_CUR, nr,
+    CLONE_FILES, CLONE_FS, CLONE_NEWPID, CLONE_THREAD, CLONE_VFORK, CLONE_VM, EBADF, EBUSY, ESPIPE,
+    F_NOTIFY, F_SETLK, F_SETLKW, PR_CAP_AMBIENT, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS,
+    PR_SET_SECCOMP, PR_SET_SECUREBITS, PR_SET_TSC, RLIMIT_FSIZE, SEEK_CUR, nr,
 };
 use crate::call::{SystemCall, Verdict};
 use crate::state::{has_threads, is_child};
@@ -15,17 +16,10 @@ use super::survey::{self, Phase, Survey};
 use super::why::{self, Refusal};
 use super::{changes, clock, cwd, files, memory, umask, watching};
 
-const EBADF: isize = 9;
-const EBUSY: isize = 16;
-const ESPIPE: isize = 29;
-/// `prctl`: a bounding capability, security bits, `no_new_privs`, an ambient capability.
-const OF_RIGHTS: [usize; 4] = [24, 28, 38, 47];
-const PR_SET_TSC: usize = 26;
-/// `F_SETLK` and `F_SETLKW`.
-const RECORD_LOCKS: [usize; 2] = [6, 7];
-const F_NOTIFY: usize = 1026;
+/// The operations of `prctl` that change rights.
+const OF_RIGHTS: [usize; 4] =
+    [PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT];
 const CLOSE_RANGE_UNSHARE: usize = 2;
-const RLIMIT_FSIZE: usize = 1;
 /// `RLIM_INFINITY`.
 const NO_LIMIT: i64 = -1;
 
@@ -58,9 +52,7 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
         Class::CloseRange => return close_range(call),
         Class::Fcntl => {
             match call.args[1] as u32 as usize {
-                operation if RECORD_LOCKS.contains(&operation) => {
-                    files::before_record_lock(call.args[0] as u32 as usize);
-                }
+                F_SETLK | F_SETLKW => files::before_record_lock(call.args[0] as u32 as usize),
                 F_NOTIFY => {
                     files::stop();
                     changes::stop();

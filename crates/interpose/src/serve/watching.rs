@@ -9,7 +9,7 @@
 
 use warren_base::Errno;
 
-use crate::abi::nr;
+use crate::abi::{IN_DONT_FOLLOW, nr};
 use crate::call::SystemCall;
 use crate::fleet::names::Place;
 use crate::fleet::watches::{self, Unwatched};
@@ -22,7 +22,6 @@ use super::request::Named;
 use super::why::Why;
 use super::{admission, memory};
 
-const IN_DONT_FOLLOW: usize = 0x0200_0000;
 const FAN_MARK_ADD: usize = 1;
 const FAN_MARK_DONT_FOLLOW: usize = 4;
 /// The flags for marks of a whole mount or file system.

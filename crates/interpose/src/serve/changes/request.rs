@@ -1,20 +1,18 @@
 //! The calls that change names, or attributes by path, decoded.
 
+use linux_raw_sys::general::{
+    AT_REMOVEDIR, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW, RENAME_EXCHANGE, RENAME_NOREPLACE,
+};
 use warren_proto::{RenameFlags, SetAttr};
 
 use crate::abi::nr;
 use crate::call::SystemCall;
 
-use super::super::request::{AT_SYMLINK_NOFOLLOW, Named};
+use super::super::request::Named;
 use super::super::setting::{owner, times, times_in_micros, times_in_seconds};
 use super::super::why::Why;
 use super::super::xattrs::Bytes;
 
-const AT_REMOVEDIR: u32 = 0x200;
-const AT_SYMLINK_FOLLOW: u32 = 0x400;
-const NOFOLLOW: u32 = AT_SYMLINK_NOFOLLOW as u32;
-const RENAME_NOREPLACE: u32 = 1;
-const RENAME_EXCHANGE: u32 = 2;
 const PERMISSIONS: usize = 0o7777;
 /// The bits of the mode that a new directory can have.
 const DIRECTORY_MODE: usize = 0o1777;
@@ -128,7 +126,7 @@ fn rename_flags(flags: u32) -> Result<RenameFlags, Why> {
 fn follows(flags: usize) -> Result<bool, Why> {
     match flags as u32 {
         0 => Ok(true),
-        NOFOLLOW => Ok(false),
+        AT_SYMLINK_NOFOLLOW => Ok(false),
         _ => Err(Why::Flags),
     }
 }

@@ -22,7 +22,9 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use warren_proto::{AccessMode, InodeRef};
 
-use crate::abi::{F_GETFD, F_GETFL, F_SETFD, F_SETFL, FD_CLOEXEC, O_CLOEXEC, SEEK_CUR, nr};
+use crate::abi::{
+    F_GETFD, F_GETFL, F_SET_RW_HINT, F_SETFD, F_SETFL, FD_CLOEXEC, O_CLOEXEC, SEEK_CUR, TCGETS, nr,
+};
 use crate::call::{SystemCall, Verdict};
 use crate::counts::Counts;
 use crate::fleet::names::Place;
@@ -44,7 +46,7 @@ use super::descriptor::OFFSET_END;
 use super::pending::{self, Made};
 use super::table::{self, Object};
 use super::takeover::hand_over;
-use super::{F_SET_RW_HINT, TCGETS, arguments, create, placeholder, record_locks, score};
+use super::{arguments, create, placeholder, record_locks, score};
 
 /// A file may be adopted once its writes have cost this many cycles: about as many as that does.
 const ADOPT_AFTER: u64 = 500_000;

@@ -1,5 +1,8 @@
 //! Finds the descriptors that a call names: by its arguments, in memory, or by a path.
 
+use linux_raw_sys::ioctl::{FICLONE, FICLONERANGE, FIDEDUPERANGE};
+use linux_raw_sys::loop_device::{LOOP_CHANGE_FD, LOOP_CONFIGURE, LOOP_SET_FD};
+
 use crate::call::SystemCall;
 use crate::syscalls::Names;
 
@@ -13,11 +16,10 @@ const OF_DESCRIPTORS: &[u8] = b"/fd";
 const POLLED_MAX: usize = 256;
 /// The word of a `struct msghdr`.
 const CONTROL_LENGTH: usize = 5;
-/// FICLONE, FICLONERANGE, FIDEDUPERANGE; LOOP_SET_FD, LOOP_CHANGE_FD, LOOP_CONFIGURE: they name a
-/// second descriptor.
-pub(super) const FICLONE: u32 = 0x4004_9409;
+/// These requests of `ioctl` name a second descriptor.
 pub(super) const NAME_OTHERS: [u32; 6] =
-    [FICLONE, 0x4020_940d, 0xc018_9436, 0x4c00, 0x4c06, 0x4c0a];
+    [FICLONE, FICLONERANGE, FIDEDUPERANGE, LOOP_SET_FD, LOOP_CHANGE_FD, LOOP_CONFIGURE];
+
 /// Whether a call may name this descriptor. The kernel reads the memory again, but a program that
 /// changes it meanwhile cannot know what the kernel sees.
 pub(super) fn may_name(call: &SystemCall, number: usize) -> bool {

@@ -1,6 +1,7 @@
 //! `copy_file_range` to a file that is written, from one that is read here or by the kernel. Blocks
 //! are shared if the cell can; otherwise the data are copied through the lane.
 
+use linux_raw_sys::general::O_APPEND;
 use warren_base::limits::{BLOCK_SIZE, PROMISED_WRITE};
 use warren_base::{Errno, Ino};
 use warren_client::Held;
@@ -16,7 +17,6 @@ use super::super::admission;
 use super::super::kernel::{Statx, TYPE};
 use super::super::lock::Room;
 use super::descriptor::OFFSET_END;
-use super::open::O_APPEND;
 use super::table::{self, Served};
 
 /// The most that is copied at once. The kernel does more.

@@ -5,6 +5,7 @@
 
 use core::sync::atomic::{AtomicU8, Ordering::SeqCst};
 
+use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_CREAT, O_EXCL, O_RDWR, O_TRUNC, O_WRONLY};
 use warren_base::{Errno, FileKind};
 use warren_proto::{AccessMode, Attr, CreateFlags, NewInode, Rules};
 
@@ -17,14 +18,12 @@ use crate::stub;
 use super::super::facts::Admission;
 use super::super::lock::Room;
 use super::super::name::ends_plainly;
-use super::super::request::{O_CREAT, O_RDWR, O_TRUNC, O_WRONLY};
 use super::super::why::Why;
 use super::super::{admission, descriptors, memory, umask};
-use super::open::{HARMLESS, O_ACCMODE, O_APPEND, Opening, SERVED_MAX};
+use super::open::{HARMLESS, Opening, SERVED_MAX};
 use super::table::{Object, PATH_MAX};
 use super::{handover, parked, placeholder, record_locks, score, table};
 
-const O_EXCL: u32 = 0o200;
 const ALLOWED: u32 = HARMLESS | O_ACCMODE | O_CREAT | O_EXCL | O_TRUNC | O_APPEND;
 const PERMISSIONS: u32 = 0o7777;
 

@@ -1,35 +1,32 @@
-//! Calls on descriptors that only advise the kernel. For a file
-//! that is served there is nothing to be done: what is written is at the cell at once.
+//! Calls on descriptors that only advise the kernel. For a file that is served there is nothing to
+//! be done: what is written is at the cell at once.
 
+use linux_raw_sys::general::{O_ACCMODE, O_WRONLY, RWH_WRITE_LIFE_EXTREME};
+
+use crate::abi::{EINVAL, POSIX_FADV_NOREUSE, POSIX_FADV_WILLNEED, nr};
 use crate::fleet::directories as fleet;
 use crate::stub;
 
 use super::super::lock::Room;
-use super::super::request::O_WRONLY;
 use super::super::{admission, memory, statfs};
-use super::open::O_ACCMODE;
 use super::placeholder;
 use super::table::Served;
-use crate::abi::{EINVAL, nr};
 
-const FADV_WILLNEED: usize = 3;
-/// The last advice that the kernel knows.
-const FADV_NOREUSE: usize = 5;
 /// All flags of `sync_file_range`.
 const SYNC_FLAGS: u32 = 7;
 /// The last lifetime of `F_SET_RW_HINT`.
-const LIFE_EXTREME: u64 = 5;
+const LIFETIME_MAX: u64 = RWH_WRITE_LIFE_EXTREME as u64;
 
 /// `posix_fadvise`.
 pub(super) fn advise(length: isize, advice: usize) -> Option<isize> {
-    let is_good = length >= 0 && advice as u32 as usize <= FADV_NOREUSE;
+    let is_good = length >= 0 && advice as u32 as usize <= POSIX_FADV_NOREUSE;
     Some(if is_good { 0 } else { -EINVAL })
 }
 
 /// `readahead`. `None` for what is not open for reading, or no file.
 pub(super) fn read_ahead(file: &Served, length: isize) -> Option<isize> {
     let is_read = !file.is_directory() && file.flags() & O_ACCMODE != O_WRONLY;
-    if is_read { advise(length, FADV_WILLNEED) } else { None }
+    if is_read { advise(length, POSIX_FADV_WILLNEED) } else { None }
 }
 
 /// `sync_file_range`, which promises nothing after a crash.
@@ -49,7 +46,7 @@ pub(super) fn set_lifetime(file: &Served, address: usize) -> Option<isize> {
     if uid != 0 && owner()? != uid {
         return None;
     }
-    Some(if lifetime.cast_unsigned() <= LIFE_EXTREME { 0 } else { -EINVAL })
+    Some(if lifetime.cast_unsigned() <= LIFETIME_MAX { 0 } else { -EINVAL })
 }
 
 /// `fstatfs`, which is the same for all files of the mount.

@@ -16,7 +16,7 @@ use core::ffi::CStr;
 
 use crate::abi::{
     MAP_ANONYMOUS, MAP_DENYWRITE, MAP_EXECUTABLE, MAP_FIXED, MAP_GROWSDOWN, MAP_HUGETLB,
-    MAP_PRIVATE, MAP_TYPE, PROT_EXEC, is_error, nr,
+    MAP_PRIVATE, MAP_TYPE, MFD_CLOEXEC, MFD_NOEXEC_SEAL, PROT_EXEC, is_error, nr,
 };
 use crate::call::SystemCall;
 use crate::fleet::files as fleet;
@@ -33,8 +33,6 @@ const OF_OBJECTS: usize = MAP_DENYWRITE | MAP_EXECUTABLE;
 const LEFT_TO_THE_KERNEL: usize =
     MAP_FIXED | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_HUGETLB | OF_OBJECTS;
 
-const MFD_CLOEXEC: usize = 1;
-const MFD_NOEXEC_SEAL: usize = 8;
 /// `/proc/PID/maps` shows this and the end of the path by which the file was opened.
 const NAME: &[u8] = b"warren:";
 /// The longest name with its final zero. The kernel takes 249 bytes.

@@ -1,5 +1,9 @@
 //! `open` and `openat` of files that can be served.
 
+use linux_raw_sys::general::{
+    O_ACCMODE, O_APPEND, O_CLOEXEC, O_CREAT, O_DIRECTORY, O_LARGEFILE, O_NOCTTY, O_NOFOLLOW,
+    O_NONBLOCK, O_PATH, O_TRUNC,
+};
 use warren_base::{Errno, FileKind};
 use warren_client::Held;
 use warren_proto::{Attr, InodeRef, Rules};
@@ -13,7 +17,6 @@ use super::super::choice;
 use super::super::facts::Admission;
 use super::super::identity::READ;
 use super::super::lock::Room;
-use super::super::request::{O_CREAT, O_NOFOLLOW, O_TRUNC};
 use super::super::why::Why;
 use super::super::{admission, answer, clock, cwd, proc};
 use super::table::{Object, PATH_MAX};
@@ -22,18 +25,10 @@ use super::{parked, placeholder, places, record_locks, score, table};
 /// Larger files have their data in the kernel's cache, where they need no second copy.
 pub(super) const SERVED_MAX: u64 = 128 << 10;
 
-pub(super) const O_ACCMODE: u32 = 3;
-pub(super) const O_APPEND: u32 = 0o2000;
-const O_NONBLOCK: u32 = 0o4000;
-const O_NOCTTY: u32 = 0o400;
-const O_LARGEFILE: u32 = 0o10_0000;
-const O_CLOEXEC: u32 = 0o200_0000;
-const O_DIRECTORY: u32 = 0o20_0000;
-/// A place in the tree, which cannot be read. Served for directories.
-pub(super) const O_PATH: u32 = 0o1000_0000;
 /// Reading is no flag.
 const ALLOWED: u32 = HARMLESS | O_DIRECTORY;
-/// Other flags mean nothing to the kernel beside O_PATH.
+/// A place in the tree, which cannot be read, is served for directories. Other flags mean nothing
+/// to the kernel beside O_PATH.
 const ALLOWED_OF_PLACES: u32 = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 /// Flags that mean nothing here, or are the number's.
 pub(super) const HARMLESS: u32 = O_NONBLOCK | O_NOCTTY | O_LARGEFILE | O_NOFOLLOW | O_CLOEXEC;

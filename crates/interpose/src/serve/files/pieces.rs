@@ -1,14 +1,12 @@
 //! The program's memory that a call reads into: one buffer, or those of a vector.
 
-use crate::abi::nr;
+use crate::abi::{UIO_MAXIOV, nr};
 use crate::call::SystemCall;
 
 use super::super::memory;
 
 /// The most that the kernel reads or writes at once.
 pub(super) const READ_MAX: usize = 0x7fff_f000;
-/// The most pieces of a vector (`UIO_MAXIOV`).
-const PIECES_MAX: usize = 1024;
 const PIECE: usize = size_of::<[usize; 2]>();
 
 /// Buffers of the program.
@@ -36,7 +34,7 @@ impl Pieces {
     /// which looks at all pieces first.
     #[inline(never)]
     fn vector(array: usize, count: usize) -> Option<Self> {
-        let vector = (count <= PIECES_MAX).then_some(Self::Vector(array, count))?;
+        let vector = (count <= UIO_MAXIOV).then_some(Self::Vector(array, count))?;
         let mut total = 0_usize;
         for at in 0..count {
             let (start, length) = piece(array, at)?;
@@ -133,7 +131,7 @@ mod tests {
         assert!(!is_good(&[[4096, usize::MAX]], 1), "a negative length");
         assert!(!is_good(&[[4096, READ_MAX], [4096, 1]], 2), "it is shortened");
         assert!(!is_good(&[[1 << 47, 1]], 1), "no memory of the program");
-        assert!(!is_good(&[[0, 0]], PIECES_MAX + 1), "too many");
+        assert!(!is_good(&[[0, 0]], UIO_MAXIOV + 1), "too many");
         assert!(Pieces::vector(8, 1).is_none() && Pieces::vector(usize::MAX, 1).is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Reading, and the offset.
 
-use crate::abi::{EINVAL, ENXIO, SEEK_CUR, SEEK_END, SEEK_SET};
+use crate::abi::{EINVAL, ENXIO, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET};
 use crate::fleet::files as fleet;
 
 use super::super::lock::Room;
@@ -8,9 +8,6 @@ use super::super::{admission, memory};
 use super::descriptor::OFFSET_END;
 use super::pieces::{Pieces, READ_MAX};
 use super::table::Served;
-
-const SEEK_DATA: usize = 3;
-const SEEK_HOLE: usize = 4;
 
 /// Reads at the offset and moves it. `None` if the kernel is to do it.
 #[inline]

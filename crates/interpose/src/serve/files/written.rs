@@ -2,6 +2,7 @@
 //!
 //! A call that moves the offset holds the lock, so that the writes of threads follow each other.
 
+use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_WRONLY};
 use warren_base::Errno;
 use warren_base::limits::PROMISED_WRITE;
 use warren_proto::{Position, RangeChange, SetAttr};
@@ -13,10 +14,9 @@ use crate::fleet::{Client, Found};
 use crate::syscalls::OnFile;
 
 use super::super::lock::Room;
-use super::super::request::O_WRONLY;
 use super::super::{admission, memory, setting};
 use super::descriptor::OFFSET_END;
-use super::open::{O_ACCMODE, O_APPEND, SERVED_MAX};
+use super::open::SERVED_MAX;
 use super::pieces::{self, Pieces, READ_MAX};
 use super::read::{self, target};
 use super::sync;
