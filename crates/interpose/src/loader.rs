@@ -12,7 +12,7 @@
 use core::ffi::CStr;
 
 use crate::abi::PAGE;
-use crate::object;
+use crate::elf::{self, PF_X, PT_LOAD, PT_NOTE, Segment};
 use crate::{probe, stub};
 
 /// The file names of C libraries start with one of these.
@@ -22,10 +22,7 @@ const NOTES_MAX: usize = 1024;
 /// The bytes of a build id that are kept.
 pub(crate) const BUILD_ID: usize = 32;
 
-const PT_LOAD: u32 = 1;
-const PT_NOTE: u32 = 4;
-const EXECUTE: u64 = 1;
-const NT_GNU_BUILD_ID: u32 = 3;
+const NT_GNU_BUILD_ID: usize = 3;
 
 /// An entry of the loader's list (`struct link_map`).
 #[repr(C)]
@@ -140,44 +137,38 @@ pub(crate) fn library(base: usize) -> Option<Library> {
         return None;
     }
     // SAFETY: it can be read.
-    let headers = unsafe { object::headers(base) }?;
+    let segments = unsafe { elf::segments(base) }?;
     // Its addresses count from its first page.
-    let first = headers.iter().find(|header| header[0] as u32 == PT_LOAD)?;
-    if first[1] != 0 || first[2] != 0 {
+    let first = segments.iter().find(|it| it.p_type == PT_LOAD)?;
+    if first.p_offset != 0 || first.p_vaddr != 0 {
         return None;
     }
-    let text = headers.iter().find(|it| it[0] as u32 == PT_LOAD && it[0] >> 32 & EXECUTE != 0)?;
-    let [_, offset, address, _, length, ..] = text.map(|word| word as usize);
+    let text = segments.iter().find(|it| it.p_type == PT_LOAD && it.p_flags & PF_X != 0)?;
+    let [offset, address, length] =
+        [text.p_offset, text.p_vaddr, text.p_filesz].map(|word| word as usize);
     let start = base + address;
     if !address.is_multiple_of(PAGE) || !offset.is_multiple_of(PAGE) {
         return None;
     }
-    let notes = headers.iter().filter(|header| header[0] as u32 == PT_NOTE);
-    let build_id = notes.filter_map(|header| build_id(base, header)).next()?;
+    let mut notes = segments.iter().filter(|it| it.p_type == PT_NOTE);
+    let build_id = notes.find_map(|segment| build_id(base, segment))?;
     Some(Library { base, start, end: start + length.next_multiple_of(PAGE), offset, build_id })
 }
 
 /// The build id among the notes of a segment, if they lie in the first page.
-fn build_id(base: usize, segment: &[u64; 7]) -> Option<[u8; BUILD_ID]> {
-    let (address, length) = (segment[2] as usize, (segment[5] as usize).min(NOTES_MAX));
+fn build_id(base: usize, segment: &Segment) -> Option<[u8; BUILD_ID]> {
+    let (address, length) = (segment.p_vaddr as usize, (segment.p_memsz as usize).min(NOTES_MAX));
     if address + length > PAGE {
         return None;
     }
     // SAFETY: the first page is mapped, and nothing writes to it.
-    let mut notes = unsafe { core::slice::from_raw_parts((base + address) as *const u8, length) };
-    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | *byte as usize);
-    while let Some(header) = notes.get(..16) {
-        let (name, contents) = (word(&header[0..4]), word(&header[4..8]));
-        if word(&header[8..12]) == NT_GNU_BUILD_ID as usize && header[12..] == *b"GNU\0" {
-            let found = notes.get(16..16 + contents).filter(|id| id.len() <= BUILD_ID)?;
-            let mut id = [0; BUILD_ID];
-            id[..found.len()].copy_from_slice(found);
-            return Some(id);
-        }
-        let length = 12 + name.next_multiple_of(4) + contents.next_multiple_of(4);
-        notes = notes.get(length..)?;
-    }
-    None
+    let notes = unsafe { core::slice::from_raw_parts((base + address) as *const u8, length) };
+    let mut notes = elf::notes(notes);
+    let (.., found) =
+        notes.find(|(kind, name, _)| *kind == NT_GNU_BUILD_ID && *name == b"GNU\0")?;
+    let mut id = [0; BUILD_ID];
+    id.get_mut(..found.len())?.copy_from_slice(found);
+    Some(id)
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! A reader of `/proc/self/maps` that does not allocate.
 
-use crate::abi::{AT_FDCWD, O_CLOEXEC, PROT_EXEC, PROT_READ, PROT_WRITE, nr};
-use crate::stub;
+use crate::abi::{PROT_EXEC, PROT_READ, PROT_WRITE};
+use crate::{proc, stub};
 
-/// The longest line is longer (a path), but then its end is not needed.
+/// Longer lines are left out.
 pub(crate) const BUFFER: usize = 4096;
 
 /// The bytes of a file's name that are kept.
@@ -33,59 +33,26 @@ impl Mapping {
     }
 }
 
-/// Calls `visit` for each mapping until it returns false.
+/// Calls `visit` for each mapping until it returns false. A line without room, which has a long
+/// path, is left out.
 pub(crate) fn visit_mappings(buffer: &mut [u8; BUFFER], mut visit: impl FnMut(&Mapping) -> bool) {
+    let Some(descriptor) = proc::open(c"/proc/self/maps") else { return };
     let mut last = Mapping::default();
     let mut ended = false;
-    each_line(buffer, |mapping| {
-        if last.joins(mapping) {
+    proc::each_line(descriptor, buffer, |line| {
+        let Some(mapping) = parse(line) else { return true };
+        if last.joins(&mapping) {
             last.end = mapping.end;
             return true;
         }
-        let go_on = last.end == 0 || visit(&last);
-        last = *mapping;
-        ended = !go_on;
-        go_on
+        ended = last.end != 0 && !visit(&last);
+        last = mapping;
+        !ended
     });
+    stub::close(descriptor);
     if !ended && last.end != 0 {
         visit(&last);
     }
-}
-
-/// Calls `visit` for each line until it returns false.
-fn each_line(buffer: &mut [u8; BUFFER], mut visit: impl FnMut(&Mapping) -> bool) {
-    let path = c"/proc/self/maps".as_ptr() as usize;
-    // SAFETY: the path is a string.
-    let descriptor = unsafe { stub::call(nr::OPENAT, [AT_FDCWD, path, O_CLOEXEC]) };
-    let Ok(descriptor) = usize::try_from(descriptor) else { return };
-    let mut filled = 0;
-    let mut skipping = false;
-    loop {
-        let room = &mut buffer[filled..];
-        let args = [descriptor, room.as_mut_ptr() as usize, room.len()];
-        // SAFETY: the kernel writes into `room`.
-        let read = unsafe { stub::call(nr::READ, args) };
-        let Some(read) = usize::try_from(read).ok().filter(|read| *read > 0) else { break };
-        filled += read;
-        let mut start = 0;
-        while let Some(length) = buffer[start..filled].iter().position(|byte| *byte == b'\n') {
-            let line = &buffer[start..start + length];
-            start += length + 1;
-            let go_on = skipping || parse(line).is_none_or(|mapping| visit(&mapping));
-            skipping = false;
-            if !go_on {
-                stub::close(descriptor);
-                return;
-            }
-        }
-        buffer.copy_within(start..filled, 0);
-        filled -= start;
-        if filled == BUFFER {
-            skipping = true;
-            filled = 0;
-        }
-    }
-    stub::close(descriptor);
 }
 
 fn parse(line: &[u8]) -> Option<Mapping> {
@@ -103,7 +70,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     }
     let offset = hex(fields.next()?)?;
     let _device = fields.next()?;
-    let inode = number(fields.next()?, 10)?;
+    let inode = proc::number(fields.next()?)? as usize;
     let path = fields.next().unwrap_or_default().trim_ascii_start();
     let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     let mut name = [0; NAME];
@@ -113,16 +80,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
 }
 
 fn hex(digits: &[u8]) -> Option<usize> {
-    number(digits, 16)
-}
-
-fn number(digits: &[u8], base: usize) -> Option<usize> {
-    let mut number: usize = 0;
-    for digit in digits {
-        let digit = char::from(*digit).to_digit(base as u32)?;
-        number = number.checked_mul(base)?.checked_add(digit as usize)?;
-    }
-    Some(number)
+    proc::number_in(digits, 16).map(|number| number as usize)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{PROT_EXEC, PROT_READ, PROT_WRITE};
 use crate::call::SystemCall;
+use crate::elf::{self, PT_GNU_EH_FRAME, PT_LOAD};
 use crate::maps::{self, BUFFER, Mapping};
 const OBJECTS: usize = 32;
 
@@ -96,39 +97,14 @@ pub(crate) fn object(mapping: &Mapping, first: First) -> Option<Object> {
     Object::new(base, start, end, protection)
 }
 
-/// The program headers of the ELF file that is mapped at `base`.
-///
-/// # Safety
-/// Its first page is mapped and can be read. In a linked file, the program headers follow the
-/// header, in the same page.
-pub(crate) unsafe fn headers(base: usize) -> Option<&'static [[u64; 7]]> {
-    // SAFETY: the caller's.
-    let header = unsafe { *(base as *const [u8; 64]) };
-    if !header.starts_with(b"\x7fELF\x02\x01") {
-        return None;
-    }
-    let first = base + header[32] as usize;
-    let count = u16::from_le_bytes([header[56], header[57]]) as usize;
-    // SAFETY: they are in the first page, and aligned.
-    Some(unsafe { slice::from_raw_parts(first as *const _, count.min(PROGRAM_HEADERS_MAX)) })
-}
-
 /// The address of `.eh_frame_hdr` of the ELF file that is mapped at `base`.
 fn unwind_table(base: usize) -> Option<usize> {
-    const PT_LOAD: u32 = 1;
-    const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
     // SAFETY: the first page of a file is mapped at `base`, and it can be read.
-    let headers = unsafe { headers(base) }?;
-    let address_of = |kind: u32| {
-        let header = headers.iter().find(|header| header[0] as u32 == kind)?;
-        Some(header[2] as usize)
-    };
+    let segments = unsafe { elf::segments(base) }?;
+    let address_of = |kind| Some(segments.iter().find(|it| it.p_type == kind)?.p_vaddr as usize);
     let bias = base.wrapping_sub(address_of(PT_LOAD)?);
     Some(bias.wrapping_add(address_of(PT_GNU_EH_FRAME)?))
 }
-
-/// Program headers that fit into the first page behind the header, rounded down.
-const PROGRAM_HEADERS_MAX: usize = 64;
 
 impl Object {
     /// The text between two addresses, of the file that is mapped at `base`.

@@ -5,14 +5,9 @@
 
 use core::slice;
 
-const AT_PHDR: usize = 3;
-const AT_PHNUM: usize = 5;
-const PT_PHDR: u32 = 6;
-const PT_NOTE: u32 = 4;
-const PT_DYNAMIC: u32 = 2;
-const DT_NULL: usize = 0;
-const DT_DEBUG: usize = 21;
-const HEADERS_MAX: usize = 64;
+use crate::abi::{AT_PHDR, AT_PHNUM, DT_DEBUG, DT_NULL};
+use crate::elf::{self, PT_DYNAMIC, PT_NOTE, PT_PHDR, SEGMENTS_MAX, Segment};
+
 const NOTES_MAX: usize = 4096;
 
 /// Notes that the Go linker writes have this name.
@@ -75,11 +70,11 @@ impl Environment {
         }
     }
 
-    /// The program's own headers.
+    /// The program's own segments.
     ///
     /// # Safety
     /// As `visit_variables`.
-    unsafe fn headers(self) -> Option<Headers> {
+    unsafe fn segments(self) -> Option<&'static [Segment]> {
         let mut at = self.0;
         // SAFETY: the list ends with a null.
         while unsafe { at.as_ref() }.is_some_and(|variable| !variable.is_null()) {
@@ -97,9 +92,8 @@ impl Environment {
         if first == 0 {
             return None;
         }
-        // SAFETY: the kernel says that the program's headers are there. Each has seven words.
-        let all = unsafe { slice::from_raw_parts(first as *const _, count.min(HEADERS_MAX)) };
-        Some(Headers { all })
+        // SAFETY: the kernel says that the program's headers are there.
+        Some(unsafe { slice::from_raw_parts(first as *const _, count.min(SEGMENTS_MAX)) })
     }
 
     /// Whether the program is written in Go.
@@ -107,8 +101,15 @@ impl Environment {
     /// # Safety
     /// As `visit_variables`.
     pub(crate) unsafe fn is_go(self) -> bool {
-        // SAFETY: the caller's. The segments of notes are mapped, and nothing writes to them.
-        unsafe { self.headers().is_some_and(|headers| headers.have_go_note()) }
+        // SAFETY: the caller's.
+        let segments = unsafe { self.segments() }.unwrap_or_default();
+        let bias = bias(segments).unwrap_or(0);
+        segments.iter().filter(|segment| segment.p_type == PT_NOTE).any(|segment| {
+            let start = bias.wrapping_add(segment.p_vaddr as usize) as *const u8;
+            let length = (segment.p_memsz as usize).min(NOTES_MAX);
+            // SAFETY: the segments of notes are mapped, and nothing writes to them.
+            notes_name_go(unsafe { slice::from_raw_parts(start, length) })
+        })
     }
 
     /// The loader's list of the objects that it has loaded (`struct link_map`).
@@ -117,9 +118,9 @@ impl Environment {
     /// As `visit_variables`.
     pub(crate) unsafe fn objects(self) -> Option<usize> {
         // SAFETY: the caller's.
-        let headers = unsafe { self.headers() }?;
-        let dynamic = headers.all.iter().find(|header| header[0] as u32 == PT_DYNAMIC)?;
-        let mut at = headers.bias()?.wrapping_add(dynamic[2] as usize) as *const [usize; 2];
+        let segments = unsafe { self.segments() }?;
+        let dynamic = segments.iter().find(|segment| segment.p_type == PT_DYNAMIC)?;
+        let mut at = bias(segments)?.wrapping_add(dynamic.p_vaddr as usize) as *const [usize; 2];
         loop {
             // SAFETY: the loader has read this table, which ends with a zero.
             match unsafe { *at } {
@@ -134,30 +135,10 @@ impl Environment {
     }
 }
 
-/// The headers of the program. Each has seven words.
-struct Headers {
-    all: &'static [[u64; 7]],
-}
-
-impl Headers {
-    /// The number that is added to addresses in the file, if a header shows it.
-    fn bias(&self) -> Option<usize> {
-        let own = self.all.iter().find(|header| header[0] as u32 == PT_PHDR)?;
-        Some((self.all.as_ptr() as usize).wrapping_sub(own[2] as usize))
-    }
-
-    /// # Safety
-    /// The segments of notes are mapped, and nothing writes to them.
-    unsafe fn have_go_note(&self) -> bool {
-        let bias = self.bias().unwrap_or(0);
-        let notes = self.all.iter().filter(|header| header[0] as u32 == PT_NOTE);
-        notes.into_iter().any(|header| {
-            let (start, length) = (bias.wrapping_add(header[2] as usize), header[5] as usize);
-            let length = length.min(NOTES_MAX);
-            // SAFETY: the caller's.
-            notes_name_go(unsafe { slice::from_raw_parts(start as *const u8, length) })
-        })
-    }
+/// The number that is added to addresses in the program's file, if a segment shows it.
+fn bias(segments: &[Segment]) -> Option<usize> {
+    let own = segments.iter().find(|segment| segment.p_type == PT_PHDR)?;
+    Some((segments.as_ptr() as usize).wrapping_sub(own.p_vaddr as usize))
 }
 
 /// # Safety
@@ -174,20 +155,8 @@ unsafe fn value(mut at: *const [usize; 2], kind: usize) -> usize {
     }
 }
 
-/// Whether one of these notes is Go's. A note is the lengths of its name and of its contents, a
-/// kind, the name and the contents, each rounded up to a word.
-fn notes_name_go(mut notes: &[u8]) -> bool {
-    const HEADER: usize = 12;
-    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | *byte as usize);
-    while notes.len() >= HEADER {
-        let (name, contents) = (word(&notes[0..4]), word(&notes[4..8]));
-        if notes[HEADER..].starts_with(GO) && name == GO.len() {
-            return true;
-        }
-        let length = HEADER + name.next_multiple_of(4) + contents.next_multiple_of(4);
-        notes = notes.get(length..).unwrap_or_default();
-    }
-    false
+fn notes_name_go(notes: &[u8]) -> bool {
+    elf::notes(notes).any(|(_, name, _)| name == GO)
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ use crate::counts::{CallCounts, Counts};
 use crate::number::Number;
 use crate::serve::why::{self, Refusal, Why};
 use crate::state::{Life, has_threads, is_counted, is_filtered, process};
-use crate::{image, stub};
+use crate::{image, proc, stub};
 
 /// Enough for each number.
 const TEXT: usize = 16 << 10;
@@ -167,18 +167,10 @@ impl Text {
         self.length += count;
     }
 
-    fn add_number(&mut self, mut number: u64) {
-        let mut digits = [0; 20];
-        let mut at = digits.len();
-        loop {
-            at -= 1;
-            digits[at] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                break;
-            }
-        }
-        self.add(core::str::from_utf8(&digits[at..]).unwrap_or_default());
+    fn add_number(&mut self, number: u64) {
+        let mut digits = [0; proc::DIGITS];
+        let length = proc::put_number(number as usize, &mut digits);
+        self.add(core::str::from_utf8(&digits[..length]).unwrap_or_default());
     }
 
     fn numbered(&mut self, name: &str, call: usize, count: u64) {

@@ -35,7 +35,6 @@ mod loss;
 pub(crate) mod memory;
 mod mountinfo;
 mod name;
-mod proc;
 mod request;
 mod setting;
 mod statfs;
@@ -49,6 +48,7 @@ pub(crate) mod why;
 mod xattrs;
 
 use crate::call::{SystemCall, Verdict};
+use crate::proc;
 use crate::state::is_child;
 use crate::syscalls::Class;
 use survey::Phase;

@@ -7,6 +7,7 @@ use crate::abi::{
     MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_READ, PROT_WRITE, SET_SIZE, SIG_SETMASK, STAT_WORDS,
     is_error, nr,
 };
+use crate::elf::{self, PF_X, PT_LOAD};
 
 // SAFETY: `entry.rs` defines these.
 unsafe extern "C" {
@@ -57,33 +58,12 @@ pub(crate) fn base() -> usize {
 
 /// The text of this library, as dispatch wants it: its start and its length.
 pub(crate) fn text() -> (usize, usize) {
-    let header = (&raw const __ehdr_start).cast::<u8>();
     // SAFETY: the linker has put the header of this object there, and its program headers behind.
-    unsafe {
-        let field = |at: usize| header.add(at).cast::<u16>().read();
-        let first = header.add(header.add(elf::TABLE).cast::<usize>().read());
-        let segments = (0..field(elf::COUNT)).map(|n| first.add((n * field(elf::SIZE)).into()));
-        for segment in segments {
-            let [kind, flags] = segment.cast::<[u32; 2]>().read();
-            if kind == elf::LOAD && flags & elf::EXECUTE != 0 {
-                let [from, length] =
-                    [elf::ADDRESS, elf::LENGTH].map(|at| segment.add(at).cast::<usize>().read());
-                return (header as usize + from, length);
-            }
-        }
+    let segments = unsafe { elf::segments(base()) }.unwrap_or_default();
+    match segments.iter().find(|it| it.p_type == PT_LOAD && it.p_flags & PF_X != 0) {
+        Some(text) => (base() + text.p_vaddr as usize, text.p_memsz as usize),
+        None => page(),
     }
-    page()
-}
-
-/// Offsets and values of an ELF header and a program header (64 bits).
-mod elf {
-    pub(super) const TABLE: usize = 32;
-    pub(super) const SIZE: usize = 54;
-    pub(super) const COUNT: usize = 56;
-    pub(super) const ADDRESS: usize = 16;
-    pub(super) const LENGTH: usize = 40;
-    pub(super) const LOAD: u32 = 1;
-    pub(super) const EXECUTE: u32 = 1;
 }
 
 /// The page: its start and its length.

@@ -6,7 +6,7 @@
 
 use warren_base::CAPABILITIES_OF_SERVED_ROOT;
 
-use super::proc::number;
+use super::proc::{self, number};
 use super::why::Refusal;
 
 /// Supplementary groups at most.
@@ -33,14 +33,11 @@ impl Identity {
 
     /// Decodes the text of `/proc/thread-self/status`.
     pub(crate) fn parse(status: &[u8]) -> Result<Self, Refusal> {
-        let field = |name: &[u8]| {
-            let mut lines = status.split(|byte| *byte == b'\n');
-            lines.find_map(|line| line.strip_prefix(name)).ok_or(Refusal::NoProc)
-        };
-        if words(field(b"Seccomp:")?).next() != Some(b"0") {
+        let field = |name: &[u8]| proc::field(status, name).ok_or(Refusal::NoProc);
+        if field(b"Seccomp:")? != b"0" {
             return Err(Refusal::Seccomp);
         }
-        if words(field(b"NoNewPrivs:")?).next() != Some(b"0") {
+        if field(b"NoNewPrivs:")? != b"0" {
             return Err(Refusal::NoNewPrivs);
         }
         let mut identity = Self::NONE;
@@ -51,7 +48,7 @@ impl Identity {
             *slot = id(group)?;
             identity.group_count += 1;
         }
-        let effective = capabilities(field(b"CapEff:")?).ok_or(Refusal::NoProc)?;
+        let effective = proc::number_in(field(b"CapEff:")?, 16).ok_or(Refusal::NoProc)?;
         let plain = match identity.uid {
             0 => effective & CAPABILITIES_OF_SERVED_ROOT == CAPABILITIES_OF_SERVED_ROOT,
             _ => effective == 0,
@@ -102,10 +99,6 @@ fn one_id(field: &[u8]) -> Result<u32, Refusal> {
         return Err(Refusal::Ids);
     }
     id(first)
-}
-
-fn capabilities(field: &[u8]) -> Option<u64> {
-    u64::from_str_radix(core::str::from_utf8(words(field).next()?).ok()?, 16).ok()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use linux_raw_sys::general::{POLLERR, POLLPRI};
 use warren_transport::control::FLIGHTS_LEN;
 
-use crate::abi::{AT_FDCWD, PR_GET_TSC, PR_TSC_ENABLE, RLIMIT_AS, RLIMIT_FSIZE, nr};
+use crate::abi::{AT_FDCWD, PR_GET_TSC, PR_TSC_ENABLE, RLIMIT_AS, RLIMIT_FSIZE, SEEK_SET, nr};
 use crate::stub;
 
 use super::descriptors;
@@ -53,7 +53,8 @@ pub(crate) fn at_process(room: &mut Room) -> Result<(Identity, usize), Refusal> 
     let status = proc::whole(c"/proc/thread-self/status", &mut room.text);
     let status = status.ok_or(Refusal::NoProc)?;
     let identity = Identity::parse(status)?;
-    let table = table_of(status).ok_or(Refusal::NoProc)?;
+    let table = proc::field(status, b"FDSize:").and_then(proc::number);
+    let table = table.ok_or(Refusal::NoProc)? as usize;
     for map in [c"/proc/self/uid_map", c"/proc/self/gid_map"] {
         if !maps_all_ids(proc::whole(map, &mut room.text).ok_or(Refusal::NoProc)?) {
             return Err(Refusal::UserNamespace);
@@ -68,13 +69,6 @@ pub(crate) fn at_process(room: &mut Room) -> Result<(Identity, usize), Refusal> 
     Err(Refusal::Confined)
 }
 
-/// The size of the table of descriptors, from the text of a `status`.
-fn table_of(status: &[u8]) -> Option<usize> {
-    let mut lines = status.split(|byte| *byte == b'\n');
-    let field = lines.find_map(|line| line.strip_prefix(b"FDSize:"))?;
-    usize::try_from(proc::number(field.trim_ascii())?).ok()
-}
-
 /// Calls `visit` for each mount of ours.
 pub(crate) fn at_mounts(room: &mut Room, mut visit: impl FnMut(&Mount<'_>)) -> Option<()> {
     let descriptor = proc::open(c"/proc/self/mountinfo")?;
@@ -82,6 +76,7 @@ pub(crate) fn at_mounts(room: &mut Room, mut visit: impl FnMut(&Mount<'_>)) -> O
         if let Some(mount) = Mount::parse(line).filter(Mount::is_ours) {
             visit(&mount);
         }
+        true
     });
     stub::close(descriptor);
     read
@@ -114,12 +109,15 @@ fn once(
     let mut found = Err(Refusal::Mount);
     let mut has_inside = false;
     let Room { text, path, .. } = room;
+    stub::seek(descriptor, 0, SEEK_SET);
     proc::each_line(descriptor, text, |line| {
-        let Some(mount) = Mount::parse(line) else { return };
-        has_inside |= mount.is_inside(prefix);
-        if mount.is_ours() && mount.is_at(prefix) {
-            found = looked(&mount, identity, path);
+        if let Some(mount) = Mount::parse(line) {
+            has_inside |= mount.is_inside(prefix);
+            if mount.is_ours() && mount.is_at(prefix) {
+                found = looked(&mount, identity, path);
+            }
         }
+        true
     })
     .ok_or(Refusal::NoProc)?;
     if has_inside { Err(Refusal::MountInside) } else { found }

@@ -60,10 +60,7 @@ pub(super) fn get(room: &mut Room) -> Option<u16> {
 
 /// Decodes the text of a `status`.
 fn parse(status: &[u8]) -> Option<u64> {
-    let mut lines = status.split(|byte| *byte == b'\n');
-    let digits = lines.find_map(|line| line.strip_prefix(b"Umask:"))?.trim_ascii();
-    let mask = u64::from_str_radix(core::str::from_utf8(digits).ok()?, 8).ok()?;
-    (mask <= MASK).then_some(mask)
+    proc::number_in(proc::field(status, b"Umask:")?, 8).filter(|mask| *mask <= MASK)
 }
 
 #[cfg(test)]

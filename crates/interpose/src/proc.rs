@@ -2,12 +2,12 @@
 
 use core::ffi::CStr;
 
-use crate::abi::{AT_FDCWD, O_CLOEXEC, SEEK_SET, nr};
+use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
 use crate::stub;
 
 pub(crate) const OF_LINKS: &[u8] = b"/proc/self/fd/";
 /// Digits of the largest number, and a zero.
-const DIGITS: usize = 21;
+pub(crate) const DIGITS: usize = 21;
 
 /// Opens a file.
 pub(crate) fn open(path: &CStr) -> Option<usize> {
@@ -24,8 +24,8 @@ pub(crate) fn link_of(descriptor: usize) -> [u8; OF_LINKS.len() + DIGITS] {
     path
 }
 
-/// Decimal digits and a zero.
-fn put_number(number: usize, to: &mut [u8]) {
+/// Writes decimal digits and a zero. Returns the number of digits.
+pub(crate) fn put_number(number: usize, to: &mut [u8]) -> usize {
     let digits = number.checked_ilog10().unwrap_or(0) as usize + 1;
     let mut rest = number;
     for digit in to[..digits].iter_mut().rev() {
@@ -33,6 +33,7 @@ fn put_number(number: usize, to: &mut [u8]) {
         rest /= 10;
     }
     to[digits] = 0;
+    digits
 }
 
 /// The path behind a descriptor. If it has been removed, the path leads elsewhere.
@@ -65,37 +66,50 @@ pub(crate) fn whole<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
     complete.then_some(&room[..filled])
 }
 
-/// Calls `visit` for each line of an open file, from its start. `None` if it cannot be read, or if
-/// a line has no room.
+/// Calls `visit` for each line that is still to be read from an open file, until it returns false.
+/// Lines that have no room are left out. `None` if there is one, or if the file cannot be read.
 pub(crate) fn each_line(
     descriptor: usize,
     room: &mut [u8],
-    mut visit: impl FnMut(&[u8]),
+    mut visit: impl FnMut(&[u8]) -> bool,
 ) -> Option<()> {
-    stub::seek(descriptor, 0, SEEK_SET);
-    let mut filled = 0;
+    let (mut filled, mut is_cut, mut is_whole) = (0, false, true);
     loop {
-        if filled == room.len() {
-            return None;
-        }
         let count = read(descriptor, &mut room[filled..])?;
         if count == 0 {
-            return (filled == 0).then_some(());
+            return (filled == 0 && is_whole).then_some(());
         }
         filled += count;
         let mut start = 0;
         while let Some(length) = room[start..filled].iter().position(|byte| *byte == b'\n') {
-            visit(&room[start..start + length]);
+            if !is_cut && !visit(&room[start..start + length]) {
+                return Some(());
+            }
+            is_cut = false;
             start += length + 1;
         }
         room.copy_within(start..filled, 0);
         filled -= start;
+        if filled == room.len() {
+            (filled, is_cut, is_whole) = (0, true, false);
+        }
     }
+}
+
+/// The rest of the line that begins with `name`, in a text like that of `/proc/self/status`.
+pub(crate) fn field<'a>(text: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let mut lines = text.split(|byte| *byte == b'\n');
+    lines.find_map(|line| line.strip_prefix(name)).map(<[u8]>::trim_ascii)
 }
 
 /// A decimal number.
 pub(crate) fn number(digits: &[u8]) -> Option<u64> {
-    core::str::from_utf8(digits).ok()?.parse().ok()
+    number_in(digits, 10)
+}
+
+/// A number with digits of this base.
+pub(crate) fn number_in(digits: &[u8], base: u32) -> Option<u64> {
+    u64::from_str_radix(core::str::from_utf8(digits).ok()?, base).ok()
 }
 
 #[cfg(test)]
