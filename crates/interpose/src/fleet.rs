@@ -15,7 +15,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::ops::{Deref, Range};
+use core::ops::Range;
 use core::ptr::null_mut;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -85,17 +85,6 @@ pub(crate) struct Admitted {
     pub attr: Attr,
     /// The rules for its requests.
     pub rules: Rules,
-}
-
-/// The target of a symbolic link.
-pub(crate) struct Target(Box<[u8]>);
-
-impl Deref for Target {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
 }
 
 /// The segments of the connection, by start and length.
@@ -223,27 +212,15 @@ pub(crate) fn forget() {
 
 /// Unmaps and closes all that the connection has, also in a child of `fork`.
 pub(crate) fn let_go() {
-    unmap_segments();
-    close_descriptors();
-}
-
-/// Maps zeros in place of the segments, because other threads, or a handler's caller, may be in the
-/// middle of a call that reads them or marks an inode as used.
-fn unmap_segments() {
+    // Zeros take the place of the segments, because other threads, or a handler's caller, may be in
+    // the middle of a call that reads them or marks an inode as used.
     let is_used = |region: &&[AtomicUsize; 2]| region[1].load(Relaxed) > 0;
     for region in Regions::here().0.iter().take_while(is_used) {
         arena::put_zeros(region.each_ref().map(|word| word.swap(0, Relaxed)).into());
     }
-}
-
-/// A connection that other threads may still read keeps its numbers, so they are closed here.
-fn close_descriptors() {
-    let [first, last] = [0, 1].map(|at| Descriptors::here().0[at].swap(0, Relaxed));
-    for descriptor in first..=last {
-        if descriptor != 0 {
-            stub::close(descriptor);
-        }
-    }
+    // A connection that other threads may still read keeps its numbers, so they are closed here.
+    let [first, last] = Descriptors::here().0.each_ref().map(|number| number.swap(0, Relaxed));
+    (first..=last).filter(|number| *number != 0).for_each(stub::close);
 }
 
 /// Whether the fleet still holds this admission. One poll. Slow, under the lock.
@@ -322,11 +299,11 @@ pub(crate) fn volume(client: &mut Client) -> Option<StatFs> {
 }
 
 /// The target of the symbolic link at a path.
-pub(crate) fn read_link(client: &mut Client, path: &[u8], start: InodeRef) -> Found<Target> {
+pub(crate) fn read_link(client: &mut Client, path: &[u8], start: InodeRef) -> Found<Box<[u8]>> {
     let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Found::Kernel };
     let mut call = slow.call(path, (hot.root, start), false, PathOp::ReadLink);
     match slow.slot.perform(&mut call, &mut slow.cache).answer {
-        Ok(Reply::Target(target)) => Found::Is(Target(target)),
+        Ok(Reply::Target(target)) => Found::Is(target),
         Ok(_) => Found::Kernel,
         Err(errno) => settled(Err(errno)),
     }

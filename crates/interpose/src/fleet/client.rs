@@ -42,6 +42,13 @@ impl<T> Found<T> {
     }
 }
 
+impl Found<()> {
+    /// The result of the call. `None` if the kernel must make it.
+    pub(crate) fn result(self) -> Option<isize> {
+        self.outcome().map(|outcome| outcome.map_or_else(|errno| errno, |()| 0))
+    }
+}
+
 /// The part of the client that the hot path reads.
 pub(super) struct Hot {
     pub connection: Connection,

@@ -5,8 +5,8 @@
 use warren_base::Errno;
 use warren_client::{Call, Guard, Held, Op, PathOp};
 use warren_proto::{
-    AccessMode, Answered, Attr, Capabilities, CreateFlags, Handle, InodeRef, NewInode, Opened,
-    Position, RangeChange, RangeCopy, Reply, Request, SetAttr,
+    AccessMode, Answered, Capabilities, CreateFlags, Handle, InodeRef, NewInode, Opened, Position,
+    RangeChange, RangeCopy, Reply, Request, SetAttr,
 };
 
 use super::client::{Client, Found, Hot, Slow, hot};
@@ -166,16 +166,11 @@ pub(crate) fn read<R>(
     Some(give(slow.slot.payload_in()))
 }
 
-/// The attributes of an open file.
-pub(crate) fn attr(client: &mut Client, node: InodeRef) -> Option<Attr> {
-    Some(client.slow()?.attr(node)?.0)
-}
-
-/// Changes attributes of an open file.
+/// Changes attributes of an open file. If that fails, the kernel can make the change again.
 pub(crate) fn set(client: &mut Client, node: InodeRef, handle: Handle, set: SetAttr) -> Found<()> {
     let Some(slow) = client.slow() else { return Found::Kernel };
     let request = Request::SetAttr { ino: node.ino, handle: Some(handle), set };
-    done(slow.ask(node, request))
+    if slow.ask(node, request).answer.is_ok() { Found::Is(()) } else { Found::Kernel }
 }
 
 /// Allocates blocks of a range, or frees them. With another error than a lack of space, the kernel
@@ -204,11 +199,6 @@ pub(crate) fn find_data(
         Err(Errno::ENXIO) => Found::Fails(Errno::ENXIO),
         Ok(_) | Err(_) => Found::Kernel,
     }
-}
-
-/// The outcome of a change that the kernel can make again.
-fn done(answered: Answered) -> Found<()> {
-    if answered.answer.is_ok() { Found::Is(()) } else { Found::Kernel }
 }
 
 /// Closes a file.

@@ -89,7 +89,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     if let Want::Set { set, follow: true } = want
         && let Some(descriptor) = linked::descriptor_of(named.path)
     {
-        return answer(linked::set(descriptor, set, admission)?);
+        return linked::set(descriptor, set, admission)?.result().ok_or(Why::Kernel);
     }
     let mut name = Name::new();
     let first = place(named, &mut name, admission)?;
@@ -128,15 +128,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
             xattrs::change_at(first, follow, (name, new), admission)?
         }
     };
-    answer(found)
-}
-
-fn answer(found: Found<()>) -> Result<isize, Why> {
-    match found {
-        Found::Is(()) => Ok(0),
-        Found::Fails(errno) => Ok(-(errno.raw() as isize)),
-        Found::Kernel => Err(Why::Kernel),
-    }
+    found.result().ok_or(Why::Kernel)
 }
 
 fn change_one(

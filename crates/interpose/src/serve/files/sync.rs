@@ -23,10 +23,7 @@ pub(super) fn sync(file: &Served, data_only: bool) -> Option<isize> {
     } else {
         admission::waiting(|room| fleet::sync(&mut room.client, file))?
     };
-    match found {
-        Found::Is(()) => Some(0),
-        Found::Fails(_) | Found::Kernel => None,
-    }
+    found.result()
 }
 
 fn beside_others(file: File) -> Option<Found<()>> {

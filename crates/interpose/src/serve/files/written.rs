@@ -10,7 +10,7 @@ use warren_proto::{Position, RangeChange, SetAttr};
 use crate::abi::{EBADF, EINVAL, EIO, EOPNOTSUPP, nr};
 use crate::call::SystemCall;
 use crate::fleet::written::{self as fleet, Wrote};
-use crate::fleet::{Client, Found};
+use crate::fleet::{Client, directories};
 use crate::syscalls::OnFile;
 
 use super::super::lock::Room;
@@ -226,7 +226,7 @@ fn at(
     if !memory::is_range(buffer, length) || offset >= OFFSET_END - READ_MAX as u64 {
         return None;
     }
-    let size = fleet::attr(client, node)?.size;
+    let size = directories::attr(client, node)?.size;
     if size > SERVED_MAX {
         return None;
     }
@@ -262,7 +262,7 @@ fn allocate(file: &Served, mode: usize, offset: usize, length: usize) -> Option<
         return Some(-EOPNOTSUPP);
     };
     let handle = file.handle()?;
-    done(admission::waiting(|room| fleet::fallocate(&mut room.client, handle, change))?)
+    admission::waiting(|room| fleet::fallocate(&mut room.client, handle, change))?.result()
 }
 
 fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize> {
@@ -272,7 +272,7 @@ fn seek(file: &Served, offset: isize, whence: usize) -> Option<isize> {
             let find = |offset| fleet::find_data(client, file.handle()?, offset, hole).outcome();
             return read::seek_data(file, (from, offset), find);
         }
-        let size = || Some(fleet::attr(client, file.node())?.size);
+        let size = || Some(directories::attr(client, file.node())?.size);
         match target(from, offset, whence, size)? {
             Ok(to) if from == to || file.seek(from, to) => Some(to as isize),
             Ok(_) => None,
@@ -307,13 +307,5 @@ fn set_owner(file: &Served, uid: usize, gid: usize) -> Option<isize> {
 
 fn set(file: &Served, set: SetAttr) -> Option<isize> {
     let (handle, node) = (file.handle()?, file.node());
-    done(admission::waiting(|room| fleet::set(&mut room.client, node, handle, set))?)
-}
-
-fn done(found: Found<()>) -> Option<isize> {
-    match found {
-        Found::Is(()) => Some(0),
-        Found::Fails(errno) => Some(-(errno.raw() as isize)),
-        Found::Kernel => None,
-    }
+    admission::waiting(|room| fleet::set(&mut room.client, node, handle, set))?.result()
 }

@@ -3,9 +3,9 @@
 use warren_proto::Attr;
 
 use crate::call::SystemCall;
+use crate::fleet::directories;
 use crate::fleet::files as held;
 use crate::fleet::xattrs::{self as fleet, Bearer};
-use crate::fleet::{Found, directories};
 use crate::syscalls::OnFile;
 
 use super::super::admission;
@@ -43,11 +43,7 @@ pub(super) fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Opti
                     let name = name.owned(room)?;
                     Some(fleet::change(&mut room.client, of, &name, new))
                 };
-                match admission::waiting(change)?? {
-                    Found::Is(()) => Some(0),
-                    Found::Fails(errno) => Some(-(errno.raw() as isize)),
-                    Found::Kernel => None,
-                }
+                admission::waiting(change)??.result()
             }
         },
         _ => None,
