@@ -36,30 +36,25 @@ pub(crate) fn on_call(call: &SystemCall, opens: bool) -> Verdict {
             return unserved(call, not_admitted(call, named), opens);
         }
     };
-    match served {
+    let why = match served {
         Ok(result) => return Verdict::Served(result),
-        Err(Why::FirstUse) if opens => {
-            why::count(Why::FirstUse);
-            if let Some(failed) = files::before_kernel(call) {
-                return failed;
-            }
-            let made = choice::opens().through_kernel(|| make_waiting(call));
-            return unserved(call, Verdict::Made(made), opens);
-        }
-        Err(Why::FirstUse) => {
-            why::count(Why::FirstUse);
-            if let Some(failed) = files::before_kernel(call) {
-                return failed;
-            }
-            return Verdict::Made(choice::attributes().through_kernel(|| call.make()));
-        }
-        Err(why) => why::count(why),
+        Err(why) => why,
+    };
+    why::count(why);
+    if let Some(failed) = files::before_kernel(call) {
+        return failed;
     }
-    match files::before_kernel(call) {
-        Some(failed) => failed,
-        None if opens => unserved(call, Verdict::Wait, opens),
-        None => Verdict::Pass,
-    }
+    let verdict = match (why, opens) {
+        (Why::FirstUse, true) => {
+            Verdict::Made(choice::opens().through_kernel(|| make_waiting(call)))
+        }
+        (Why::FirstUse, false) => {
+            Verdict::Made(choice::attributes().through_kernel(|| call.make()))
+        }
+        (_, true) => Verdict::Wait,
+        (_, false) => Verdict::Pass,
+    };
+    unserved(call, verdict, opens)
 }
 
 /// A file that the kernel opens may be served later.
@@ -82,30 +77,27 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let mut name = Name::new();
     name.copy(request.named.path)?;
     let (path, start) = place(request.named.descriptor, name.bytes(), admission)?;
-    if let Want::Open { flags, mode } = request.want {
-        let (follow_last, walked) = (request.follow_last, path);
-        watchers::leave(Place { path, start }, follow_last, admission)?;
-        let (descriptor, path) = (request.named.descriptor, name.bytes());
-        let opening = Opening { path, walked, start, descriptor, follow_last, flags, mode };
-        return files::open(&opening, admission);
-    }
-    if let Want::ReadLink { size } = request.want {
-        return read_link(path, start, request.buffer, size, admission);
-    }
-    let (place, follow) = (Place { path, start }, request.follow_last);
+    let (place, follow_last) = (Place { path, start }, request.follow_last);
     match request.want {
+        Want::Open { flags, mode } => {
+            watchers::leave(place, follow_last, admission)?;
+            let (walked, path, descriptor) = (path, name.bytes(), request.named.descriptor);
+            let opening = Opening { path, walked, start, descriptor, follow_last, flags, mode };
+            return files::open(&opening, admission);
+        }
+        Want::ReadLink { size } => return read_link(place, (request.buffer, size), admission),
         Want::GetXattr { name, size } => {
             let asked = (name, (request.buffer, size));
-            return xattrs::get_at(place, follow, asked, admission);
+            return xattrs::get_at(place, follow_last, asked, admission);
+        }
+        Want::ListXattr { size } => {
+            return xattrs::list_at(place, follow_last, (request.buffer, size), admission);
         }
         Want::StatMount => return stat_mount(place, request.buffer, admission),
-        Want::ListXattr { size } => {
-            return xattrs::list_at(place, follow, (request.buffer, size), admission);
-        }
-        _ => {}
+        Want::Stat | Want::Statx { .. } | Want::Access { .. } => {}
     }
     let is_fresh = clock::is_fresh();
-    let known = if is_fresh { fleet::known(path, start, request.follow_last) } else { None };
+    let known = if is_fresh { fleet::known(path, start, follow_last) } else { None };
     let found = match known {
         Some(found) => found,
         None => {
@@ -114,7 +106,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
                 return Err(Why::FirstUse);
             }
             let is_chosen = is_fresh || begins_here;
-            walk(path, start, request.follow_last, admission, is_chosen)?
+            walk(place, follow_last, admission, is_chosen)?
         }
     };
     if !admission.is_current() {
@@ -202,8 +194,7 @@ fn find_cwd(admission: &Admission) -> Result<InodeRef, Why> {
 /// Finds the attributes, by a request if the client lacks them. `is_fleets`: the choice is made.
 #[cold]
 fn walk(
-    path: &[u8],
-    start: InodeRef,
+    Place { path, start }: Place<'_>,
     follow_last: bool,
     admission: &Admission,
     is_fleets: bool,
@@ -225,10 +216,8 @@ fn walk(
 }
 
 fn read_link(
-    path: &[u8],
-    start: InodeRef,
-    buffer: usize,
-    size: usize,
+    Place { path, start }: Place<'_>,
+    (buffer, size): (usize, usize),
     admission: &Admission,
 ) -> Result<isize, Why> {
     admission::under_lock(admission, |room| match fleet::read_link(&mut room.client, path, start) {
