@@ -71,13 +71,8 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
 
 /// Hands over files that a change may take away, before the kernel makes it.
 fn hand_over_lost(call: &SystemCall) {
-    if !files::holds_numbers() || is_child() {
-        return;
-    }
-    match Loss::of(call) {
-        Loss::Nothing => {}
-        Loss::Directories => files::hand_over_directories(),
-        Loss::All => files::hand_over_all(),
+    if files::holds_numbers() && !is_child() {
+        files::before_loss(Loss::of(call), None);
     }
 }
 
@@ -170,8 +165,7 @@ fn keep_ways(place: Place<'_>, room: &mut Room) -> Result<(), Why> {
     }
 }
 
-/// Hands over files that are open here, before a mode is set that takes rights from them. The mode
-/// of a directory also takes the way to all below it.
+/// Hands over files that are open here, before a mode is set that takes rights from them.
 fn keep_open(
     place: Place<'_>,
     set: SetAttr,
@@ -191,11 +185,9 @@ fn keep_open(
         Ok(fleet::stat(&mut room.client, place.path, place.start, follow).0)
     })?;
     match found {
-        Found::Is((node, attr)) => match attr.kind {
-            FileKind::Directory => files::hand_over_directories(),
-            _ if loss == Loss::All => files::hand_over(node.ino),
-            _ => {}
-        },
+        Found::Is((node, attr)) => {
+            files::before_loss(loss, Some((node.ino, attr.kind == FileKind::Directory)));
+        }
         Found::Fails(_) => {}
         Found::Kernel => return Err(Why::Kernel),
     }

@@ -44,7 +44,7 @@ mod written;
 mod xattr;
 
 pub(super) use create::before_limits;
-pub(super) use handover::{before_chdir, before_record_lock, stop};
+pub(super) use handover::{before_chdir, before_loss, before_record_lock, stop};
 pub(super) use open::{Opening, begins_here};
 
 use linux_raw_sys::general::O_PATH;
@@ -88,7 +88,7 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
     let [descriptor, second, third, ..] = call.args;
     let operation = call.row().file;
     if matches!(operation, OnFile::SetMode | OnFile::SetXattr) && !is_child() {
-        handover::before_loss(call, descriptor);
+        handover::before_loss_by_descriptor(call);
     }
     let cloned = || copy::clone(third, descriptor);
     let on_file =
@@ -172,19 +172,6 @@ pub(super) fn has_directory(ino: Ino) -> bool {
 
 fn directories() -> impl Iterator<Item = Served> {
     table::among(0, usize::MAX).filter(Served::is_directory)
-}
-
-/// The kernel takes over what is open of this inode.
-pub(super) fn hand_over(ino: Ino) {
-    handover::hand_over_wanted(|file| file.node().ino == ino);
-}
-
-pub(super) fn hand_over_all() {
-    handover::hand_over_wanted(|_| true);
-}
-
-pub(super) fn hand_over_directories() {
-    handover::hand_over_wanted(Served::is_directory);
 }
 
 fn clone_flags(call: &SystemCall) -> usize {

@@ -1,6 +1,8 @@
 //! The kernel takes over a file before a call that is not served for it, and before children and
 //! other programs get it.
 
+use warren_base::Ino;
+
 use crate::abi::EIO;
 use crate::call::{SystemCall, Verdict};
 use crate::syscalls::Names;
@@ -74,25 +76,32 @@ pub(in super::super) fn before_record_lock(descriptor: usize) {
     }
 }
 
-/// A descriptor may take rights from its file. Then the kernel has the other descriptors of the
-/// file from now on. If it is a directory, it has all directories, as the way to them may be lost.
-pub(super) fn before_loss(call: &SystemCall, descriptor: usize) {
-    let loss = Loss::of(call);
-    if loss == Loss::Nothing {
-        return;
+/// The kernel takes over what a call takes rights or names from, before it is made. `object` is the
+/// inode that the call changes, if that is known, and whether it is a directory: then the way to
+/// all below it may be lost.
+pub(in super::super) fn before_loss(loss: Loss, object: Option<(Ino, bool)>) {
+    match (loss, object) {
+        (Loss::Nothing, _) | (Loss::Directories, Some((_, false))) => {}
+        (Loss::Directories, _) | (Loss::All, Some((_, true))) => {
+            hand_over_wanted(Served::is_directory);
+        }
+        (Loss::All, Some((ino, false))) => hand_over_wanted(|file| file.node().ino == ino),
+        (Loss::All, None) => hand_over_wanted(|_| true),
     }
-    let descriptor = descriptor as u32 as usize;
-    let (ino, is_directory) = match table::find(descriptor) {
-        Some(file) => (file.node().ino, file.is_directory()),
-        None => match of_kernel(descriptor) {
-            Some(found) => (found.ino(), !found.is_regular()),
-            None => return,
-        },
+}
+
+/// Like [`before_loss`], for a call on the object behind a descriptor.
+pub(super) fn before_loss_by_descriptor(call: &SystemCall) {
+    let descriptor = call.args[0] as u32 as usize;
+    let object = || match table::find(descriptor) {
+        Some(file) => Some((file.node().ino, file.is_directory())),
+        None => of_kernel(descriptor).map(|found| (found.ino(), !found.is_regular())),
     };
-    if is_directory {
-        hand_over_wanted(Served::is_directory);
-    } else if loss == Loss::All {
-        hand_over_wanted(|file| file.node().ino == ino);
+    let loss = Loss::of(call);
+    if loss != Loss::Nothing
+        && let Some(object) = object()
+    {
+        before_loss(loss, Some(object));
     }
 }
 
