@@ -90,20 +90,11 @@ pub(super) fn on_call(call: &SystemCall, is_by_path: bool) -> Option<Verdict> {
     if matches!(operation, OnFile::SetMode | OnFile::SetXattr) && !is_child() {
         handover::before_loss_by_descriptor(call);
     }
-    let cloned = || copy::clone(third, descriptor);
     let on_file =
         || table::find(descriptor as u32 as usize).and_then(|file| serve(call, operation, &file));
     let result = match operation {
         OnFile::Nothing | OnFile::Link => None,
-        OnFile::Ioctl if arguments::NAME_OTHERS.contains(&(second as u32)) => {
-            match (second as u32 == FICLONE).then(cloned).flatten() {
-                Some(result) => Some(result),
-                None => {
-                    handover::hand_over_wanted_before(call, |_| true);
-                    None
-                }
-            }
-        }
+        OnFile::Ioctl if second as u32 == FICLONE => copy::clone(third, descriptor),
         OnFile::Copy if watches::state() != 0 => None,
         OnFile::Copy => copy::copy(call),
         OnFile::Map => mapped::map(call),

@@ -32,7 +32,7 @@ use crate::fleet::written::{self as fleet, WrittenFile};
 use crate::fleet::{self as client, Client, Found, watches};
 use crate::state::{has_threads, is_filtered};
 use crate::stub;
-use crate::syscalls::{Arguments, Names, Numbers, OnFile};
+use crate::syscalls::{Names, Numbers, OnFile};
 
 use super::super::admission;
 use super::super::facts::{self, Admission};
@@ -129,34 +129,29 @@ fn make_waiting(call: &SystemCall) -> isize {
 /// class of calls that may wait for another process.
 #[inline(never)]
 pub(in super::super) fn on_call(call: &SystemCall, may_wait: bool) -> Option<Verdict> {
-    match call.row().names {
-        Names::A => {
-            let number = call.args[0] as u32 as usize;
-            if pending::is_pending(number) {
-                if keeps(call) {
-                    return on_file(call, may_wait, number);
-                }
-                pending::forget(number);
-            }
-        }
-        Names::In(Arguments::NONE) => {}
-        _ => pending::forget_wanted(|number| arguments::may_name(call, number)),
+    let number = call.args[0] as u32 as usize;
+    if call.row().names == Names::A && pending::is_pending(number) && keeps(call) {
+        return on_file(call, may_wait, number);
     }
-    if arguments::leads_to_descriptors(call) {
-        pending::forget_all();
-    }
+    forget_reached(call);
     None
 }
 
 /// A call of a child of `vfork`, which has the files as well until it starts a program. Whatever it
 /// does with one but closing it may make another number that stays.
 pub(in super::super) fn in_child(call: &SystemCall) {
-    if call.row().numbers == Numbers::Closes {
-        return;
+    if call.row().numbers != Numbers::Closes {
+        forget_reached(call);
     }
-    pending::forget_wanted(|number| arguments::may_name(call, number));
-    if arguments::leads_to_descriptors(call) {
-        pending::forget_all();
+}
+
+/// The kernel has the files for good that the call may reach.
+fn forget_reached(call: &SystemCall) {
+    match arguments::listed(call) {
+        Some(numbers) => {
+            numbers.filter(|number| pending::is_pending(*number)).for_each(pending::forget);
+        }
+        None => pending::forget_wanted(|number| arguments::may_reach(call, number)),
     }
 }
 

@@ -4,7 +4,7 @@ use linux_raw_sys::ioctl::{FICLONE, FICLONERANGE, FIDEDUPERANGE};
 use linux_raw_sys::loop_device::{LOOP_CHANGE_FD, LOOP_CONFIGURE, LOOP_SET_FD};
 
 use crate::call::SystemCall;
-use crate::syscalls::Names;
+use crate::syscalls::{Names, OnFile};
 
 use super::super::memory;
 
@@ -17,12 +17,28 @@ const POLLED_MAX: usize = 256;
 /// The word of a `struct msghdr`.
 const CONTROL_LENGTH: usize = 5;
 /// These requests of `ioctl` name a second descriptor.
-pub(super) const NAME_OTHERS: [u32; 6] =
+const NAME_OTHERS: [u32; 6] =
     [FICLONE, FICLONERANGE, FIDEDUPERANGE, LOOP_SET_FD, LOOP_CHANGE_FD, LOOP_CONFIGURE];
+
+/// The descriptors that a call reaches, if its arguments alone say which.
+pub(super) fn listed(call: &SystemCall) -> Option<impl Iterator<Item = usize>> {
+    let is_listed = matches!(call.row().names, Names::In(_)) && !names_others(call);
+    (is_listed && !leads_to_descriptors(call)).then(|| call.descriptors())
+}
+
+/// Whether a call may reach this descriptor.
+pub(super) fn may_reach(call: &SystemCall, number: usize) -> bool {
+    names_others(call) || may_name(call, number) || leads_to_descriptors(call)
+}
+
+/// Whether the call names a descriptor beside the one of its file.
+fn names_others(call: &SystemCall) -> bool {
+    call.row().file == OnFile::Ioctl && NAME_OTHERS.contains(&(call.args[1] as u32))
+}
 
 /// Whether a call may name this descriptor. The kernel reads the memory again, but a program that
 /// changes it meanwhile cannot know what the kernel sees.
-pub(super) fn may_name(call: &SystemCall, number: usize) -> bool {
+fn may_name(call: &SystemCall, number: usize) -> bool {
     let [first, second, third, fourth, ..] = call.args;
     match call.row().names {
         Names::In(_) => call.descriptors().any(|named| named == number),

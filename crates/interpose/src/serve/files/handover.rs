@@ -5,7 +5,6 @@ use warren_base::Ino;
 
 use crate::abi::EIO;
 use crate::call::{SystemCall, Verdict};
-use crate::syscalls::Names;
 
 use super::super::kernel::Statx;
 use super::super::loss::Loss;
@@ -16,15 +15,11 @@ use super::{arguments, pending, record_locks, score};
 
 /// Hands over what this call names, before the kernel makes it. Returns its result if that fails.
 pub(super) fn hand_over_before(call: &SystemCall) -> Option<Verdict> {
-    if arguments::leads_to_descriptors(call) {
-        hand_over_wanted_before(call, |_| true);
+    let Some(named) = arguments::listed(call) else {
+        hand_over_wanted_before(call, |file| arguments::may_reach(call, file.number));
         return None;
-    }
-    if !matches!(call.row().names, Names::In(_)) {
-        hand_over_wanted_before(call, |file| arguments::may_name(call, file.number));
-        return None;
-    }
-    for file in call.descriptors().filter_map(table::find) {
+    };
+    for file in named.filter_map(table::find) {
         why::count_handover(call.number);
         if let Err(errno) = hand_over_one(&file) {
             return Some(Verdict::Made(errno));

@@ -107,8 +107,7 @@ fn is_named(call: &SystemCall, number: usize) -> bool {
         OnFile::Control if second == F_GETFD => false,
         OnFile::Control if second == F_SETFD && third & FD_CLOEXEC != 0 => false,
         OnFile::Child => true,
-        OnFile::Ioctl if arguments::NAME_OTHERS.contains(&(second as u32)) => true,
-        _ => arguments::leads_to_descriptors(call) || arguments::may_name(call, number),
+        _ => arguments::may_reach(call, number),
     }
 }
 
