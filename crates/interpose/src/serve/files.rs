@@ -244,10 +244,7 @@ fn is_of_places(call: &SystemCall, operation: OnFile) -> bool {
 fn of_descriptor(call: &SystemCall) -> Option<(Served, request::Request)> {
     let request = request::Request::decode(call).ok().filter(|it| it.may_be_empty)?;
     let served = table::find(call.args[0] as u32 as usize)?;
-    (memory::is_readable(request.named.path)
-        // SAFETY: the byte can be read.
-        && unsafe { (request.named.path as *const u8).read_volatile() } == 0)
-        .then_some((served, request))
+    (memory::byte(request.named.path) == Some(0)).then_some((served, request))
 }
 
 fn stat(file: &Served, request: &request::Request) -> Option<isize> {

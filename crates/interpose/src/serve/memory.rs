@@ -125,20 +125,19 @@ pub(crate) fn is_range(address: usize, length: usize) -> bool {
     address.checked_add(length).is_some_and(|end| end <= PROGRAM_END)
 }
 
+/// The byte at `address`, if it can be read.
+pub(crate) fn byte(address: usize) -> Option<u8> {
+    // SAFETY: the byte can be read.
+    is_readable(address).then(|| unsafe { (address as *const u8).read_volatile() })
+}
+
 /// Whether the string at `address` starts so. False if it cannot be read.
 pub(crate) fn starts_with(address: usize, start: &[u8]) -> bool {
-    start.iter().zip(address..).all(|(wanted, at)| {
-        // SAFETY: the byte can be read.
-        is_readable(at) && unsafe { (at as *const u8).read_volatile() } == *wanted
-    })
+    start.iter().zip(address..).all(|(wanted, at)| byte(at) == Some(*wanted))
 }
 
 /// Whether the string at `address` contains `part`.
 pub(crate) fn contains(address: usize, part: &[u8]) -> bool {
-    let byte = |at: usize| {
-        // SAFETY: the byte can be read.
-        is_readable(at).then(|| unsafe { (at as *const u8).read_volatile() })
-    };
     let starts = (address..).take_while(|at| byte(*at).is_some_and(|byte| byte != 0));
     starts.take(STRING_MAX).any(|at| starts_with(at, part))
 }

@@ -70,7 +70,7 @@ impl Pieces {
 }
 
 /// The start and the length of one piece.
-fn piece(array: usize, at: usize) -> Option<(usize, usize)> {
+pub(super) fn piece(array: usize, at: usize) -> Option<(usize, usize)> {
     let [start, length] = memory::words::<2>(array.checked_add(at * PIECE)?)?;
     Some((start as usize, usize::try_from(length).ok()?))
 }

@@ -35,9 +35,9 @@ pub(super) fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Opti
     match operation {
         OnFile::Read => {
             let (pieces, offset) = Pieces::of_read(call)?;
-            match offset {
-                None => read(file, &pieces),
-                Some(offset) => pread(file, &pieces, offset),
+            match offset.map(u64::try_from).transpose() {
+                Ok(offset) => read(file, &pieces, offset),
+                Err(_) => Some(-EINVAL),
             }
         }
         OnFile::Write => match pieces::position(call)?.map(u64::try_from).transpose() {
@@ -91,8 +91,7 @@ impl Data {
         }
         let mut data = Self { pieces: [(0, 0); PIECES_MAX], length: 0 };
         for (at, piece) in data.pieces[..count].iter_mut().enumerate() {
-            let [start, length] = memory::words::<2>(array + at * size_of::<[usize; 2]>())?;
-            *piece = (start as usize, usize::try_from(length).ok()?);
+            *piece = pieces::piece(array, at)?;
             data.length = data.length.checked_add(piece.1)?;
             if !memory::is_range(piece.0, piece.1) || !memory::are_readable(piece.0, piece.1) {
                 return None;
@@ -124,10 +123,7 @@ impl Data {
 fn write(file: &Served, data: &Data, offset: Option<u64>) -> Option<isize> {
     let appends = file.flags() & O_APPEND != 0;
     admission::waiting(|room| {
-        let from = match offset {
-            Some(offset) => offset,
-            None => file.offset()?,
-        };
+        let from = offset.or_else(|| file.offset())?;
         if from >= OFFSET_END - READ_MAX as u64 {
             return None;
         }
@@ -182,35 +178,20 @@ fn send(client: &mut Client, file: &Served, data: &Data, at: Option<u64>) -> Opt
     Some((done as isize, end))
 }
 
-fn read(file: &Served, pieces: &Pieces) -> Option<isize> {
-    if is_write_only(file) {
+/// Reads at `offset`, else at the offset of the descriptor, which moves.
+fn read(file: &Served, pieces: &Pieces, offset: Option<u64>) -> Option<isize> {
+    if file.flags() & O_ACCMODE == O_WRONLY {
         return Some(-EBADF);
     }
     admission::waiting(|Room { client, .. }| {
-        let offset = file.offset()?;
+        let from = offset.or_else(|| file.offset())?;
         let part = |at, buffer, length| self::at(client, file, at, buffer, length);
-        let count = pieces.read(offset, part)?;
-        if count > 0 {
-            file.seek(offset, offset + count as u64);
+        let count = pieces.read(from, part)?;
+        if offset.is_none() && count > 0 {
+            file.seek(from, from + count as u64);
         }
         Some(count as isize)
     })?
-}
-
-fn pread(file: &Served, pieces: &Pieces, offset: isize) -> Option<isize> {
-    let Ok(offset) = u64::try_from(offset) else { return Some(-EINVAL) };
-    if is_write_only(file) {
-        return Some(-EBADF);
-    }
-    admission::waiting(|Room { client, .. }| {
-        let part = |at, buffer, length| self::at(client, file, at, buffer, length);
-        let count = pieces.read(offset, part)?;
-        Some(count as isize)
-    })?
-}
-
-fn is_write_only(file: &Served) -> bool {
-    file.flags() & O_ACCMODE == O_WRONLY
 }
 
 /// Reads a small file by requests. A larger one is the kernel's from here on, because it has the
@@ -237,13 +218,8 @@ fn at(
     if !memory::is_writable(buffer, room) {
         return None;
     }
-    let count = fleet::read(client, handle, offset, room, |data| {
-        // SAFETY: it can be written, and the program has named it for this.
-        unsafe {
-            core::ptr::copy_nonoverlapping(data.as_ptr(), buffer as *mut u8, data.len());
-        }
-        data.len()
-    })?;
+    let give = |data: &[u8]| memory::give(data, buffer).map(|()| data.len());
+    let count = fleet::read(client, handle, offset, room, give)??;
     file.is_open().then_some(count)
 }
 
