@@ -117,3 +117,8 @@ const _: () = assert!(core::mem::offset_of!(SigInfo, call_address) == 16);
 pub(crate) fn is_error(result: isize) -> bool {
     (ERRORS..0).contains(&result)
 }
+
+/// Whether a child that is made with these flags has its parent's memory while the parent waits.
+pub(crate) fn borrows_memory(flags: usize) -> bool {
+    flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK
+}

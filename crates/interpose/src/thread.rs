@@ -23,7 +23,9 @@ use core::sync::atomic::{
 
 use linux_raw_sys::general::CLONE_CLEAR_SIGHAND;
 
-use crate::abi::{CLONE_VFORK, CLONE_VM, E2BIG, SET_SIZE, SIG_BLOCK, SIGCHLD, SIGSYS_BIT, nr};
+use crate::abi::{
+    CLONE_VFORK, CLONE_VM, E2BIG, SET_SIZE, SIG_BLOCK, SIGCHLD, SIGSYS_BIT, borrows_memory, nr,
+};
 use crate::frame::{Frame, Next, PARENTS, Parents, Resume, SCRATCH, child};
 use crate::serve::{self, watch};
 use crate::state::{Life, is_filtered};
@@ -97,7 +99,7 @@ fn on_own_stack(frame: &mut Frame, flags: usize, notes: usize, top: usize) -> us
         process::before_thread();
     }
     let forked = if flags & CLONE_VM == 0 { child::FORKED } else { 0 };
-    frame.resume = usize::from(flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK);
+    frame.resume = usize::from(borrows_memory(flags));
     Life::here().vforks.fetch_add(frame.resume, AcqRel);
     let mut resume = resume(frame, flags, notes | forked);
     resume.stack_pointer = top;

@@ -3,7 +3,7 @@
 use crate::abi::{
     CLONE_FILES, CLONE_FS, CLONE_NEWPID, CLONE_THREAD, CLONE_VFORK, CLONE_VM, EBADF, EBUSY, ESPIPE,
     F_NOTIFY, F_SETLK, F_SETLKW, PR_CAP_AMBIENT, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS,
-    PR_SET_SECCOMP, PR_SET_SECUREBITS, PR_SET_TSC, RLIMIT_FSIZE, SEEK_CUR, nr,
+    PR_SET_SECCOMP, PR_SET_SECUREBITS, PR_SET_TSC, RLIMIT_FSIZE, SEEK_CUR, borrows_memory, nr,
 };
 use crate::call::{SystemCall, Verdict};
 use crate::state::{has_threads, is_child};
@@ -47,8 +47,16 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
             files::before_chdir();
             return Verdict::Made(cwd::change(call));
         }
-        Class::Close => return close(call),
-        Class::Duplicate => return duplicate(call),
+        Class::Close if descriptors::hides(call.args[0] as u32 as usize) => {
+            return Verdict::Made(-EBADF);
+        }
+        // The descriptor that it replaces must not be one that the client uses. The kernel says
+        // EBUSY too, if the number is just being opened.
+        Class::Duplicate if descriptors::hides(call.args[1] as u32 as usize) => {
+            if !admission::end() {
+                return Verdict::Made(-EBUSY);
+            }
+        }
         Class::CloseRange => return close_range(call),
         Class::Fcntl => {
             match call.args[1] as u32 as usize {
@@ -73,7 +81,7 @@ pub(crate) fn on_call(call: &SystemCall, class: Class) -> Verdict {
         Class::Limits if call.args[1] == RLIMIT_FSIZE && call.args[2] != 0 => {
             return limit_files(call, 2);
         }
-        Class::Limit | Class::Limits => {}
+        Class::Close | Class::Duplicate | Class::Limit | Class::Limits => {}
         Class::Umask => return Verdict::Made(umask::change(call)),
         Class::Mounts => admission::never(Refusal::OwnMount, false),
         Class::Rights => change_rights(),
@@ -130,24 +138,6 @@ fn control(call: &SystemCall) {
     }
 }
 
-fn close(call: &SystemCall) -> Verdict {
-    if descriptors::hides(call.args[0] as u32 as usize) {
-        Verdict::Made(-EBADF)
-    } else {
-        Verdict::Pass
-    }
-}
-
-/// The descriptor that it replaces must not be one that the client uses. The kernel says EBUSY too,
-/// if the number is just being opened.
-fn duplicate(call: &SystemCall) -> Verdict {
-    let [_, new, ..] = call.args;
-    if descriptors::hides(new as u32 as usize) && !admission::end() {
-        return Verdict::Made(-EBUSY);
-    }
-    Verdict::Pass
-}
-
 fn close_range(call: &SystemCall) -> Verdict {
     let [first, last, flags, ..] = call.args;
     let [first, last] = [first, last].map(|number| number as u32 as usize);
@@ -191,11 +181,6 @@ fn is_plain(flags: usize) -> bool {
         0 => flags & CLONE_VM == 0,
         _ => false,
     }
-}
-
-/// Whether the child has its parent's memory while the parent waits.
-fn borrows_memory(flags: usize) -> bool {
-    flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK
 }
 
 #[cfg(test)]

@@ -19,8 +19,8 @@
 //! Before a child gives up what it needs for that (rights, descriptors of ours), it takes all.
 
 use crate::abi::{
-    CLONE_FILES, CLONE_VFORK, CLONE_VM, EIO, EMFILE, F_GETFD, F_SETFD, FD_CLOEXEC, PR_SET_SECCOMP,
-    RLIMIT_NOFILE, SEEK_SET,
+    CLONE_FILES, EIO, EMFILE, F_GETFD, F_SETFD, FD_CLOEXEC, PR_SET_SECCOMP, RLIMIT_NOFILE,
+    SEEK_SET, borrows_memory,
 };
 use crate::call::{SystemCall, Verdict};
 use crate::state::{self, has_threads, is_child};
@@ -39,9 +39,8 @@ const FILES_MAX: usize = 128;
 /// Hands over the files that a child must find, before the program makes a child that has a copy of
 /// its descriptors.
 pub(super) fn before_child(call: &SystemCall, flags: usize) {
-    let shares = flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK;
     let may_stay = |file: &Served| file.closes_on_exec() && !file.is_directory();
-    if shares && !has_threads() {
+    if borrows_memory(flags) && !has_threads() {
         handover::hand_over_wanted_before(call, |file| !may_stay(file));
         let left = table::among(0, usize::MAX).count();
         if left == 0 || left <= FILES_MAX && ready() {
@@ -59,8 +58,7 @@ pub(super) fn before_child(call: &SystemCall, flags: usize) {
 /// opened a file since. From here on none is opened, so that the child has no placeholder but those
 /// of files that stay.
 pub(in super::super) fn begin_child(flags: usize) -> bool {
-    let shares = flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM | CLONE_VFORK;
-    let has_copy = flags & CLONE_FILES == 0 && (!shares || has_threads());
+    let has_copy = flags & CLONE_FILES == 0 && (!borrows_memory(flags) || has_threads());
     if !has_copy || is_child() {
         return false;
     }
