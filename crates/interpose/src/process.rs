@@ -170,7 +170,7 @@ process! {
         umask: umask::Umask              [Kept,                       Left,   Gone,        Kept, Kept]
         changes: changes::Changes        [Kept,                       Left,   Gone,        Kept, Kept]
         shown_numbers: inode_numbers::ShownNumbers [Kept,                       Shared, Gone,        Kept, Kept]
-        admissions: facts::Admissions    [Run(|_| _ = facts::withdraw()), Left,   Gone,        Kept, Kept]
+        admissions: facts::Admissions    [Run(|_| facts::withdraw()), Left,   Gone,        Kept, Kept]
         halves: fleet::Halves            [Run(|_| admission::forget_client()), Left,   Gone,        Kept, Kept]
         slow_lock: SlowLock              [Run(|it| it.free()),        Left,   Gone,        Kept, Kept]
         mapped: lock::Mapped             [Kept,                       Left,   Gone,        Kept, Kept]

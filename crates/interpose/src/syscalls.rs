@@ -325,24 +325,14 @@ pub(crate) enum OnFile {
 impl OnFile {
     /// Whether the call changes the file.
     pub(crate) fn changes(self) -> bool {
-        matches!(
-            self,
-            Self::Write
-                | Self::Allocate
-                | Self::Truncate
-                | Self::SetMode
-                | Self::SetOwner
-                | Self::SetXattr
-                | Self::SetTimes
-        )
+        use OnFile::*;
+        matches!(self, Write | Allocate | Truncate | SetMode | SetOwner | SetXattr | SetTimes)
     }
 
     /// Whether watchers of the file do not get an event from it.
     pub(crate) fn is_unwatched(self) -> bool {
-        matches!(
-            self,
-            Self::Seek | Self::Stat | Self::StatAt | Self::StatMount | Self::Control | Self::Ioctl
-        )
+        use OnFile::*;
+        matches!(self, Seek | Stat | StatAt | StatMount | Control | Ioctl)
     }
 
     /// Whether the call leaves the kernel's file as it is: the same one, with one number in one

@@ -22,6 +22,9 @@ pub(crate) fn state() -> u64 {
 /// Whether what is done at this place may concern watchers: of the directory with the last name, or
 /// of what the name leads to.
 pub(crate) fn concern(client: &mut Client, place: Place<'_>, follow_last: bool) -> bool {
+    if state() == 0 {
+        return false;
+    }
     let is_watched = |node: InodeRef| hot().is_none_or(|hot| hot.connection.is_watched(node.ino));
     if directory_of(client, place).is_none_or(is_watched) {
         return true;

@@ -25,7 +25,7 @@ use core::time::Duration;
 
 use crate::fleet::{self, Admitted, Client, Found, Mounted};
 use crate::number::Number;
-use crate::slow_lock;
+use crate::slow_lock::{self, AWAITED, SlowLock, TAKEN};
 use crate::state::is_filtered;
 use crate::stub;
 
@@ -125,7 +125,7 @@ pub(crate) fn hurry(Named { path, descriptor }: Named) {
 
 fn attempt_at(place: (&[u8], Option<usize>), room: &mut Room) {
     let mut candidate = candidate_at(place, room);
-    if candidate.is_none() && phase() == Phase::Looking && !Survey::here().has_all() {
+    if candidate.is_none() && phase() == Phase::Looking && !Survey::here().has_all.get() {
         look_for_mounts(room);
         candidate = candidate_at(place, room);
     }
@@ -171,7 +171,8 @@ fn exclusive_after<R>(waited: bool, work: impl FnOnce(&mut Room) -> R) -> Option
         do_wanted(room);
         result
     };
-    let result = if waited { lock::with_after_wait(work) } else { lock::with(work) };
+    // Others may wait, too.
+    let result = lock::with_as(if waited { AWAITED } else { TAKEN }, work);
     while Admitting::here().wanted.load(SeqCst) != 0 && lock::with(do_wanted).is_some() {
         core::hint::spin_loop();
     }
@@ -202,7 +203,7 @@ pub(crate) fn waiting<R>(mut work: impl FnMut(&mut Room) -> R) -> Option<R> {
         if done.is_some() || is_filtered() {
             return done;
         }
-        lock::await_free(WAIT_OF_FILES);
+        SlowLock::here().await_free(WAIT_OF_FILES);
         waited = true;
     }
 }
@@ -226,7 +227,7 @@ pub(crate) fn under_lock<R>(
             break;
         }
         if turn < WAITS_OF_PATHS {
-            lock::await_free(WAIT_OF_PATHS);
+            SlowLock::here().await_free(WAIT_OF_PATHS);
         }
     }
     Err(Why::Busy)
@@ -260,10 +261,10 @@ fn survey_if_young(room: &mut Room) {
 /// Looks for all mounts of ours.
 fn look_for_mounts(room: &mut Room) {
     let survey = Survey::here();
-    if phase() == Phase::Never || phase() == Phase::Looking && survey.has_all() {
+    if phase() == Phase::Never || phase() == Phase::Looking && survey.has_all.get() {
         return;
     }
-    survey.begin_all();
+    survey.has_all.set(true);
     let candidates = Candidates::here();
     let mut count = 0;
     let read = look::at_mounts(room, |mount| {
@@ -349,7 +350,7 @@ fn same_root(
     let options = Options { rules: admitted.rules, ..looked.options };
     for _ in 0..COMPARISONS {
         let mask = BASIC_STATS | BTIME | MNT_ID;
-        let root = Statx::of(prefix.address(), mask).ok_or(Refusal::Mount)?;
+        let root = Statx::of_path(None, prefix.address(), mask).ok_or(Refusal::Mount)?;
         if (root.mount_id(), root.device()) != (looked.id, looked.device) {
             return Err(Refusal::Mount);
         }
@@ -399,7 +400,7 @@ fn is_unchanged(room: &mut Room, admission: &Admission) -> bool {
         }
     }
     // It asks the file system for nothing, so FUSE sends no request.
-    Statx::of(facts.prefix.address(), MNT_ID).is_some_and(|root| {
+    Statx::of_path(None, facts.prefix.address(), MNT_ID).is_some_and(|root| {
         root.mount_id() == facts.mount.id
             && root.device() == facts.mount.device
             && root.ino() == facts.mount.root.ino

@@ -12,8 +12,6 @@
 mod linked;
 mod request;
 
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
 use warren_base::{Errno, FileKind};
 use warren_client::{Op, PathOp};
 use warren_proto::{AccessMode, CreateFlags, NewInode, RenameFlags, SetAttr};
@@ -21,7 +19,7 @@ use warren_proto::{AccessMode, CreateFlags, NewInode, RenameFlags, SetAttr};
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::names::{self, Place};
 use crate::fleet::{self, Client, Found};
-use crate::state::is_child;
+use crate::state::{Flag, is_child};
 
 use super::facts::{self, Admission};
 use super::lock::Room;
@@ -36,12 +34,12 @@ use request::{Request, Want};
 /// Whether changes are served.
 pub(crate) struct Changes {
     /// The process watches files: the kernel shows a watcher only the changes that it makes itself.
-    is_watching: AtomicBool,
+    is_watching: Flag,
 }
 
 /// Leaves changes to the kernel from now on, because the program watches files.
 pub(super) fn stop() {
-    Changes::here().is_watching.store(true, Relaxed);
+    Changes::here().is_watching.set(true);
 }
 
 /// A call of one of the classes `Names` and `Above`. The latter may also change where paths lead.
@@ -50,7 +48,7 @@ pub(super) fn on_call(call: &SystemCall, above: bool) -> Verdict {
     let unserved = if above { Verdict::Change } else { Verdict::Pass };
     let served = match facts::current() {
         _ if is_child() => Err(Why::Child),
-        Some(_) if Changes::here().is_watching.load(Relaxed) => Err(Why::Watched),
+        Some(_) if Changes::here().is_watching.get() => Err(Why::Watched),
         Some(admission) => serve(call, &admission),
         None => {
             hand_over_lost(call);

@@ -99,7 +99,7 @@ pub(crate) fn find(facts: &Facts, room: &mut Room) -> Directory {
 /// Finds the working directory. It is unknown if it is in the mount, but cannot be named.
 fn resolve(facts: &Facts, room: &mut Room) -> Directory {
     let here = c".".as_ptr() as usize;
-    let Some(stat) = Statx::of(here, MNT_ID) else { return Directory::Unknown };
+    let Some(stat) = Statx::of_path(None, here, MNT_ID) else { return Directory::Unknown };
     if stat.mount_id() != facts.mount.id || stat.device() != facts.mount.device {
         return Directory::Elsewhere;
     }

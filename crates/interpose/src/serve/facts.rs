@@ -50,7 +50,7 @@ pub(crate) struct MountFacts {
 impl MountFacts {
     /// Asks the kernel for the root of the mount, whose path is a string at `path`.
     pub(crate) fn learn(path: usize, root: &Statx, options: Options) -> Option<Self> {
-        let unique = Statx::of(path, BASIC_STATS | BTIME | MNT_ID_UNIQUE)?;
+        let unique = Statx::of_path(None, path, BASIC_STATS | BTIME | MNT_ID_UNIQUE)?;
         // Other attributes, or other facts, are none of FUSE.
         let attributes = root.0[word::ATTRIBUTES];
         if attributes != MOUNT_ROOT || root.mask() & !BTIME != BASIC_STATS | MNT_ID {
@@ -144,7 +144,7 @@ pub(crate) fn publish(_: &mut Client, prefix: &Prefix, identity: Identity, mount
     Admissions::here().current.store(number, SeqCst);
 }
 
-/// Makes no facts current any more. Returns whether some were.
-pub(crate) fn withdraw() -> bool {
-    Admissions::here().current.swap(0, AcqRel) != 0
+/// Makes no facts current any more.
+pub(crate) fn withdraw() {
+    Admissions::here().current.swap(0, AcqRel);
 }

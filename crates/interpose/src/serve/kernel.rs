@@ -53,13 +53,8 @@ pub(crate) mod word {
 const _: () = assert!(size_of::<Statx>() == 256);
 
 impl Statx {
-    /// The attributes of the file at a path from the working directory. `path` is the address of a
-    /// string. A link is not followed.
-    pub(crate) fn of(path: usize, mask: u32) -> Option<Self> {
-        Self::at(AT_FDCWD, path, FLAGS, mask)
-    }
-
-    /// The attributes of the file at a path that may begin at a descriptor.
+    /// The attributes of the file at a path that may begin at a descriptor. `path` is the address of
+    /// a string. A link is not followed.
     pub(crate) fn of_path(descriptor: Option<usize>, path: usize, mask: u32) -> Option<Self> {
         Self::at(descriptor.unwrap_or(AT_FDCWD), path, FLAGS, mask)
     }

@@ -13,11 +13,10 @@
 //! its memory in use.
 
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use core::time::Duration;
 
 use crate::abi::{PAGE, PROT_NONE, nr};
 use crate::fleet::Client;
-use crate::slow_lock::{AWAITED, SlowLock, TAKEN};
+use crate::slow_lock::{SlowLock, TAKEN};
 use crate::state::is_filtered;
 use crate::stub;
 
@@ -85,15 +84,11 @@ unsafe extern "C" {
 
 /// Runs `work` if the lock is free.
 pub(crate) fn with<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
-    taken_as(TAKEN, work)
+    with_as(TAKEN, work)
 }
 
-/// Like [`with`], for a thread that has waited: others may wait, too.
-pub(crate) fn with_after_wait<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
-    taken_as(AWAITED, work)
-}
-
-fn taken_as<R>(state: u32, work: impl FnOnce(&mut Room) -> R) -> Option<R> {
+/// Like [`with`], and takes the lock as [`TAKEN`] or `AWAITED`.
+pub(crate) fn with_as<R>(state: u32, work: impl FnOnce(&mut Room) -> R) -> Option<R> {
     undisturbed(|| {
         if !SlowLock::here().take(state) {
             return None;
@@ -102,11 +97,6 @@ fn taken_as<R>(state: u32, work: impl FnOnce(&mut Room) -> R) -> Option<R> {
         SlowLock::here().release();
         result
     })?
-}
-
-/// Sleeps until the lock may be free, for `at_most`. Signals are handled meanwhile.
-pub(crate) fn await_free(at_most: Duration) {
-    SlowLock::here().await_free(at_most);
 }
 
 /// Runs `work` with all signals blocked, on the program's stack. `None` under a filter that forbids

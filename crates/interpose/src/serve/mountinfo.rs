@@ -52,8 +52,8 @@ impl Options {
     pub(crate) fn of(mount: &Mount<'_>) -> Self {
         Self {
             read_only: mount.read_only(),
-            no_exec: mount.is_no_exec(),
-            sync: mount.is_sync(),
+            no_exec: has(mount.options, b"noexec"),
+            sync: [&b"sync"[..], b"dirsync"].iter().any(|it| has(mount.super_options, it)),
             rules: mount.rules(),
             shown: mount.shown(),
         }
@@ -138,15 +138,6 @@ impl<'a> Mount<'a> {
         of_mount.chain(of_system).fold(ST_VALID, |flags, (_, flag)| flags | flag)
     }
 
-    /// Whether changes must be durable before their calls return (`sync`, `dirsync`).
-    pub(crate) fn is_sync(&self) -> bool {
-        has(self.super_options, b"sync") || has(self.super_options, b"dirsync")
-    }
-
-    pub(crate) fn is_no_exec(&self) -> bool {
-        has(self.options, b"noexec")
-    }
-
     /// Whether the kernel follows symbolic links there.
     pub(crate) fn follows_links(&self) -> bool {
         !has(self.options, b"nosymfollow")
@@ -214,20 +205,21 @@ mod tests {
             mount.is_inside(b"/srv") && !mount.is_inside(b"/srv/a") && !mount.is_inside(b"/sr")
         );
         assert!(!mount.is_inside(b"/srv/a b"));
-        assert!(mount.read_only() == ReadOnly::No && !mount.is_no_exec() && !mount.is_sync());
+        let options = Options::of(&mount);
+        assert!(options.read_only == ReadOnly::No && !options.no_exec && !options.sync);
         for nonsense in
             [&b""[..], b"1 2 3", b"50 30 0:45 / /srv rw", b"x 30 0:45 / /srv rw - a b c"]
         {
             assert_eq!(Mount::parse(nonsense), None);
         }
         let short = Mount::parse(b"1 0 8:1 / / ro,noexec - ext4 /dev/sda").expect("a mount");
-        assert!(!short.is_ours() && short.is_no_exec());
+        assert!(!short.is_ours() && Options::of(&short).no_exec);
         assert_eq!(short.read_only(), ReadOnly::Mount);
         assert_eq!(Mount { super_options: b"ro", ..short }.read_only(), ReadOnly::FileSystem);
         assert_eq!(short.rules(), Rules::READ_ONLY | Rules::STRICT_ATIME);
         let line = b"1 0 0:1 / /m rw,noatime - fuse.warren /pool rw,dirsync";
         let quiet = Mount::parse(line).expect("a mount");
-        assert_eq!((quiet.rules(), quiet.is_sync()), (Rules::NO_ATIME, true));
+        assert_eq!((quiet.rules(), Options::of(&quiet).sync), (Rules::NO_ATIME, true));
         let line = b"1 0 0:1 / /m rw,relatime - fuse.warren /pool rw";
         assert_eq!(Mount::parse(line).expect("a mount").rules(), Rules::empty());
         assert_eq!((mount.shown(), short.shown()), (0x22, 0x29));

@@ -9,6 +9,8 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 
+use crate::state::Flag;
+
 use super::name::Prefix;
 
 /// Calls by path before paths are examined, and the part of them that is.
@@ -47,8 +49,8 @@ pub(crate) struct Survey {
     phase: AtomicU8,
     /// Never, and children neither.
     is_forever: AtomicBool,
-    /// The candidates are all mounts that there were.
-    has_all: AtomicBool,
+    /// All mounts are looked at, or were: the candidates are all that there are.
+    pub has_all: Flag,
     calls: AtomicU32,
     failures: AtomicU32,
     others: AtomicU32,
@@ -122,15 +124,6 @@ impl Survey {
         self.others.fetch_add(1, Relaxed) + 1 >= OTHERS_MAX
     }
 
-    pub(super) fn has_all(&self) -> bool {
-        self.has_all.load(Relaxed)
-    }
-
-    /// All mounts are looked at now.
-    pub(super) fn begin_all(&self) {
-        self.has_all.store(true, Relaxed);
-    }
-
     /// Goes to another phase, unless another thread has found out meanwhile that there is to be
     /// none.
     pub(super) fn advance(&self, to: Phase) {
@@ -167,7 +160,7 @@ impl Survey {
     fn forget(&self) {
         self.calls.store(0, Relaxed);
         self.others.store(0, Relaxed);
-        self.has_all.store(false, Relaxed);
+        self.has_all.set(false);
         Candidates::here().clear_from(0);
     }
 

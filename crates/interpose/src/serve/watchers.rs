@@ -2,7 +2,7 @@
 //! it does itself. [`super::watching`] is the other side.
 
 use crate::fleet::names::Place;
-use crate::fleet::{Client, watches};
+use crate::fleet::watches;
 
 use super::admission;
 use super::facts::Admission;
@@ -12,15 +12,6 @@ use super::why::Why;
 #[inline]
 pub(super) fn leave(place: Place<'_>, follow_last: bool, admission: &Admission) -> Result<(), Why> {
     if watches::state() == 0 { Ok(()) } else { look(place, follow_last, admission) }
-}
-
-pub(super) fn has_watches() -> bool {
-    watches::state() != 0
-}
-
-/// Whether a call at this place may concern watchers.
-pub(super) fn concern(client: &mut Client, place: Place<'_>, follow_last: bool) -> bool {
-    watches::state() != 0 && watches::concern(client, place, follow_last)
 }
 
 #[cold]

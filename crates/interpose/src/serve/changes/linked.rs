@@ -6,7 +6,7 @@ use warren_base::FileKind;
 use warren_proto::SetAttr;
 
 use crate::fleet::names::{self, Place};
-use crate::fleet::{self, Found};
+use crate::fleet::{self, Found, watches};
 
 use super::super::facts::Admission;
 use super::super::kernel::{MNT_ID, Statx};
@@ -14,7 +14,7 @@ use super::super::lock::Room;
 use super::super::loss::Loss;
 use super::super::name::Name;
 use super::super::why::Why;
-use super::super::{admission, files, memory, proc, watchers};
+use super::super::{admission, files, memory, proc};
 
 /// The descriptor whose link the path at this address names.
 pub(super) fn descriptor_of(path: usize) -> Option<usize> {
@@ -38,9 +38,9 @@ pub(super) fn set(
         return Err(Why::Open);
     }
     if let Some(node) = files::directory_of(descriptor) {
-        return admission::under_lock(admission, |room| match watchers::has_watches() {
-            true => Err(Why::Watched),
-            false => Ok(names::set(&mut room.client, node, set)),
+        return admission::under_lock(admission, |room| match watches::state() {
+            0 => Ok(names::set(&mut room.client, node, set)),
+            _ => Err(Why::Watched),
         });
     }
     let found = Statx::of_descriptor(descriptor, MNT_ID).ok_or(Why::Kernel)?;
@@ -51,7 +51,7 @@ pub(super) fn set(
     admission::under_lock(admission, |Room { path, client, .. }| {
         let path = proc::target_of(descriptor, path).ok_or(Why::Kernel)?;
         let path = admission.facts.prefix.rest(path).ok_or(Why::Outside)?;
-        if watchers::concern(client, Place { path, start }, false) {
+        if watches::concern(client, Place { path, start }, false) {
             return Err(Why::Watched);
         }
         match fleet::stat(client, path, start, false).0 {
