@@ -123,4 +123,33 @@ mod tests {
             assert!(link_of(number).starts_with(wanted.as_bytes()), "{number}");
         }
     }
+
+    #[test]
+    fn a_field_is_found_by_its_name() {
+        let status = b"Name:\tx\nFDSize:\t256\nGroups:\t\n";
+        assert_eq!(field(status, b"FDSize:").and_then(number), Some(256));
+        assert_eq!((field(status, b"Groups:"), field(status, b"Size:")), (Some(&b""[..]), None));
+    }
+
+    #[test]
+    fn lines_without_room_are_left_out_and_missed() {
+        let path = std::env::temp_dir().join(format!("warren-lines-{}", std::process::id()));
+        let lines = |text: &str, wanted: usize| {
+            std::fs::write(&path, text).expect("a file");
+            let name = std::ffi::CString::new(path.to_str().expect("text")).expect("no zero");
+            let descriptor = open(&name).expect("a file");
+            let mut found = Vec::new();
+            let read = each_line(descriptor, &mut [0; 8], |line| {
+                found.push(String::from_utf8_lossy(line).into_owned());
+                found.len() < wanted
+            });
+            stub::close(descriptor);
+            (read.is_some(), found.join(","))
+        };
+        assert_eq!(lines("ab\ncdefg\n\nh\n", 9), (true, "ab,cdefg,,h".to_owned()));
+        assert_eq!(lines("ab\ncdefg\n\nh\n", 2), (true, "ab,cdefg".to_owned()));
+        assert_eq!(lines("a\nlonger than the room\nb\n", 9), (false, "a,b".to_owned()));
+        assert_eq!(lines("a\nb", 9), (false, "a".to_owned()), "its end is missing");
+        std::fs::remove_file(&path).expect("a file");
+    }
 }

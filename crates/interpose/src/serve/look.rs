@@ -176,14 +176,3 @@ pub(crate) fn directory_of(path: usize, descriptor: Option<usize>) -> Option<Sta
     directory.get_mut(..length)?.copy_from_slice(&bytes[..length]);
     Statx::of_path(descriptor, directory.as_ptr() as usize, MNT_ID_UNIQUE)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_status_tells_the_size_of_the_table() {
-        assert_eq!(table_of(b"Name:\tx\nFDSize:\t256\nGroups:\t\n"), Some(256));
-        assert_eq!(table_of(b"Name:\tx\n"), None);
-    }
-}
