@@ -134,11 +134,11 @@ pub(crate) fn give(attr: &Attr, request: &Request, admission: &Admission) -> Res
         _ if attr.kind == FileKind::BlockDevice => Err(Why::Device),
         Want::Stat => write_words(&stat(attr, &facts.mount), request.buffer),
         Want::Statx { mask } => write_words(&statx(attr, &facts.mount, mask)?.0, request.buffer),
-        Want::ReadLink { .. }
+        Want::ReadLink
         | Want::StatMount
         | Want::Open { .. }
         | Want::GetXattr { .. }
-        | Want::ListXattr { .. } => Err(Why::Flags),
+        | Want::ListXattr => Err(Why::Flags),
     }
 }
 

@@ -78,48 +78,43 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     if !admission.facts.mount.options.lets_change() {
         return Err(Why::Kernel);
     }
-    let Request { named, want } = Request::decode(call)?;
-    if let Want::Set { set, follow: true } = want
+    let Request { named, want, follow } = Request::decode(call)?;
+    if let Want::Set(set) = want
+        && follow
         && let Some(descriptor) = linked::descriptor_of(named.path)
     {
         return linked::set(descriptor, set, admission)?.result().ok_or(Why::Kernel);
     }
     let mut name = Name::new();
     let first = place(named, &mut name, admission)?;
-    if let Want::Set { set, follow } = want {
+    if let Want::Set(set) = want {
         keep_open(first, set, follow, admission)?;
     }
-    let follows = matches!(
-        want,
-        Want::Set { follow: true, .. }
-            | Want::Link { follow: true, .. }
-            | Want::SetXattr { follow: true, .. }
-    );
-    watchers::leave(first, follows, admission)?;
+    watchers::leave(first, follow, admission)?;
+    let change = |op| change_one(first, follow, op, admission);
     let found = match want {
-        Want::Rename { to, flags } => change_two(first, to, admission, |client, from, to| {
+        Want::Rename(to, flags) => change_two(first, to, admission, |client, from, to| {
             // Until a kernel looks up the new name of a directory, `..` of processes that are in
             // it leads to its old parent, and `getcwd` says its old path.
             let flags = flags | RenameFlags::FILES;
-            names::between(client, (from, false), to, |from, to| Op::Rename { from, to, flags })
+            names::between(client, (from, follow), to, |from, to| Op::Rename { from, to, flags })
         })?,
-        Want::Link { to, follow } => change_two(first, to, admission, |client, from, to| {
+        Want::Link(to) => change_two(first, to, admission, |client, from, to| {
             names::between(client, (from, follow), to, |from, to| Op::Link { from, to })
         })?,
-        Want::MakeSymlink { target } => symlink(first, target, admission)?,
-        Want::MakeDirectory { mode } => admission::under_lock(admission, |room| {
-            let new = directory(mode, room).ok_or(Why::Kernel)?;
-            Ok(names::at(&mut room.client, first, false, create(new)))
+        Want::MakeSymlink(target) => symlink(first, target, admission)?,
+        Want::MakeDirectory(mode) => admission::under_lock(admission, |room| {
+            let umask = umask::get(room).ok_or(Why::Kernel)?;
+            let new = NewInode { umask, ..NewInode::directory(mode) };
+            Ok(names::at(&mut room.client, first, follow, create(new)))
         })?,
-        Want::Unlink => change_one(first, false, PathOp::Unlink, admission)?,
+        Want::Unlink => change(PathOp::Unlink)?,
         Want::RemoveDirectory => admission::under_lock(admission, |room| {
             keep_ways(first, room)?;
-            Ok(names::at(&mut room.client, first, false, PathOp::Rmdir))
+            Ok(names::at(&mut room.client, first, follow, PathOp::Rmdir))
         })?,
-        Want::Set { set, follow } => change_one(first, follow, PathOp::SetAttr(set), admission)?,
-        Want::SetXattr { name, new, follow } => {
-            xattrs::change_at(first, follow, (name, new), admission)?
-        }
+        Want::Set(set) => change(PathOp::SetAttr(set))?,
+        Want::SetXattr(name, new) => xattrs::change_at(first, follow, (name, new), admission)?,
     };
     found.result().ok_or(Why::Kernel)
 }
@@ -213,11 +208,6 @@ fn symlink(place: Place<'_>, target: usize, admission: &Admission) -> Result<Fou
         let new = NewInode::symlink(target);
         Ok(names::at(&mut room.client, place, false, create(new)))
     })
-}
-
-fn directory(mode: u16, room: &mut Room) -> Option<NewInode> {
-    let umask = umask::get(room)?;
-    Some(NewInode { umask, ..NewInode::directory(mode) })
 }
 
 fn create(new: NewInode) -> PathOp {

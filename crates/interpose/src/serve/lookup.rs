@@ -78,6 +78,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     name.copy(request.named.path)?;
     let (path, start) = place(request.named.descriptor, name.bytes(), admission)?;
     let (place, follow_last) = (Place { path, start }, request.follow_last);
+    let room = (request.buffer, request.size);
     match request.want {
         Want::Open { flags, mode } => {
             watchers::leave(place, follow_last, admission)?;
@@ -85,14 +86,11 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
             let opening = Opening { path, walked, start, descriptor, follow_last, flags, mode };
             return files::open(&opening, admission);
         }
-        Want::ReadLink { size } => return read_link(place, (request.buffer, size), admission),
-        Want::GetXattr { name, size } => {
-            let asked = (name, (request.buffer, size));
-            return xattrs::get_at(place, follow_last, asked, admission);
+        Want::ReadLink => return read_link(place, room, admission),
+        Want::GetXattr { name } => {
+            return xattrs::get_at(place, follow_last, (name, room), admission);
         }
-        Want::ListXattr { size } => {
-            return xattrs::list_at(place, follow_last, (request.buffer, size), admission);
-        }
+        Want::ListXattr => return xattrs::list_at(place, follow_last, room, admission),
         Want::StatMount => return stat_mount(place, request.buffer, admission),
         Want::Stat | Want::Statx { .. } | Want::Access { .. } => {}
     }

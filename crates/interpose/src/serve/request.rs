@@ -30,17 +30,12 @@ pub(crate) enum Want {
     Access {
         mode: u32,
     },
-    ReadLink {
-        size: usize,
-    },
-    /// The address of its name, and the room for its value.
+    ReadLink,
+    /// The address of its name.
     GetXattr {
         name: usize,
-        size: usize,
     },
-    ListXattr {
-        size: usize,
-    },
+    ListXattr,
     /// The answer of `statfs` for the mount.
     StatMount,
     /// `mode` is of use with O_CREAT.
@@ -69,11 +64,13 @@ impl Named {
     }
 }
 
-/// `buffer` is an address of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub named: Named,
+    /// Where the answer goes.
     pub buffer: usize,
+    /// The room there, if the call says it.
+    pub size: usize,
     pub want: Want,
     pub follow_last: bool,
     /// An empty path means the descriptor.
@@ -86,6 +83,7 @@ impl Request {
         let plain = |want, path, buffer| Self {
             named: Named::at_cwd(path),
             buffer,
+            size: 0,
             want,
             follow_last: true,
             may_be_empty: false,
@@ -101,14 +99,16 @@ impl Request {
             nr::ACCESS => Ok(plain(access(b)?, a, 0)),
             nr::GETXATTR | nr::LGETXATTR => Ok(Self {
                 follow_last: call.number == nr::GETXATTR,
-                ..plain(Want::GetXattr { name: b, size: d }, a, c)
+                size: d,
+                ..plain(Want::GetXattr { name: b }, a, c)
             }),
             nr::LISTXATTR | nr::LLISTXATTR => Ok(Self {
                 follow_last: call.number == nr::LISTXATTR,
-                ..plain(Want::ListXattr { size: c }, a, b)
+                size: c,
+                ..plain(Want::ListXattr, a, b)
             }),
-            nr::READLINK => Ok(Self { follow_last: false, ..plain(read_link(c)?, a, b) }),
-            nr::READLINKAT => Ok(Self { follow_last: false, ..at(read_link(d)?, c) }),
+            nr::READLINK => read_link(plain(Want::ReadLink, a, b), c),
+            nr::READLINKAT => read_link(at(Want::ReadLink, c), d),
             nr::FACCESSAT => Ok(at(access(c)?, 0)),
             nr::FACCESSAT2 => {
                 let allowed = AT_EACCESS | AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH;
@@ -126,7 +126,7 @@ impl Request {
     /// `fstat`, whose path is not looked at.
     pub(crate) fn of_fstat(buffer: usize) -> Self {
         let (named, want) = (Named::at_cwd(0), Want::Stat);
-        Self { named, buffer, want, follow_last: true, may_be_empty: true }
+        Self { named, buffer, size: 0, want, follow_last: true, may_be_empty: true }
     }
 }
 
@@ -163,11 +163,9 @@ fn access(mode: usize) -> Result<Want, Why> {
 }
 
 /// The kernel takes the size as an `int`.
-fn read_link(size: usize) -> Result<Want, Why> {
-    match size as i32 {
-        size @ 1.. => Ok(Want::ReadLink { size: size.unsigned_abs() as usize }),
-        _ => Err(Why::Flags),
-    }
+fn read_link(request: Request, size: usize) -> Result<Request, Why> {
+    let size = usize::try_from(size as i32).ok().filter(|size| *size > 0).ok_or(Why::Flags)?;
+    Ok(Request { follow_last: false, size, ..request })
 }
 
 #[cfg(test)]
@@ -187,6 +185,7 @@ mod tests {
         let wanted = Request {
             named: Named::at_cwd(1),
             buffer: 2,
+            size: 0,
             want: Want::Stat,
             follow_last: true,
             may_be_empty: false,
@@ -209,7 +208,7 @@ mod tests {
         let mount = decode(nr::STATFS, [1, 2, 0, 0, 0, 0]).expect("plain");
         assert_eq!(mount, Request { want: Want::StatMount, ..wanted });
         let link = decode(nr::READLINKAT, [CWD, 1, 2, 1 << 32 | 7, 0, 0]).expect("plain");
-        assert_eq!(link.want, Want::ReadLink { size: 7 });
+        assert_eq!((link.want, link.size), (Want::ReadLink, 7));
         let access = decode(nr::FACCESSAT, [CWD, 1, 5, 77, 0, 0]).expect("flags are no argument");
         assert_eq!((access.want, access.named.path), (Want::Access { mode: 5 }, 1));
         assert_eq!(

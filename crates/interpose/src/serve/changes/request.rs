@@ -19,99 +19,77 @@ const DIRECTORY_MODE: usize = 0o1777;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Want {
-    /// A new directory. The umask is not applied to its mode yet.
-    MakeDirectory {
-        mode: u16,
-    },
-    /// The address of the target.
-    MakeSymlink {
-        target: usize,
-    },
+    /// A new directory with this mode, to which the umask is not applied yet.
+    MakeDirectory(u16),
+    /// A new link. The address of its target.
+    MakeSymlink(usize),
     Unlink,
     RemoveDirectory,
-    Rename {
-        to: Named,
-        flags: RenameFlags,
-    },
-    Link {
-        to: Named,
-        follow: bool,
-    },
-    Set {
-        set: SetAttr,
-        follow: bool,
-    },
+    Rename(Named, RenameFlags),
+    Link(Named),
+    Set(SetAttr),
     /// The address of its name, and its value and flags. Without these, it is removed.
-    SetXattr {
-        name: usize,
-        new: Option<(Bytes, usize)>,
-        follow: bool,
-    },
+    SetXattr(usize, Option<(Bytes, usize)>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Request {
     pub named: Named,
     pub want: Want,
+    /// Whether a link at the end of the path is followed.
+    pub follow: bool,
 }
 
 impl Request {
     pub(super) fn decode(call: &SystemCall) -> Result<Self, Why> {
         let [a, b, c, d, e, _] = call.args;
-        let here = |want| Ok(Self { named: Named::at_cwd(a), want });
-        let at = |want| Ok(Self { named: Named::at(a, b), want });
-        let rename = |to, flags| Want::Rename { to, flags };
+        let on = |named, want, follow| Ok(Self { named, want, follow });
+        let here = |want, follow| on(Named::at_cwd(a), want, follow);
+        let at = |want, follow| on(Named::at(a, b), want, follow);
+        let none = RenameFlags::empty();
         match call.number {
-            nr::MKDIR => here(make_directory(b)),
-            nr::MKDIRAT => at(make_directory(c)),
-            nr::SYMLINK => {
-                Ok(Self { named: Named::at_cwd(b), want: Want::MakeSymlink { target: a } })
-            }
-            nr::SYMLINKAT => {
-                Ok(Self { named: Named::at(b, c), want: Want::MakeSymlink { target: a } })
-            }
-            nr::UNLINK => here(Want::Unlink),
-            nr::RMDIR => here(Want::RemoveDirectory),
+            nr::MKDIR => here(make_directory(b), false),
+            nr::MKDIRAT => at(make_directory(c), false),
+            nr::SYMLINK => on(Named::at_cwd(b), Want::MakeSymlink(a), false),
+            nr::SYMLINKAT => on(Named::at(b, c), Want::MakeSymlink(a), false),
+            nr::UNLINK => here(Want::Unlink, false),
+            nr::RMDIR => here(Want::RemoveDirectory, false),
             nr::UNLINKAT => match c as u32 {
-                0 => at(Want::Unlink),
-                AT_REMOVEDIR => at(Want::RemoveDirectory),
+                0 => at(Want::Unlink, false),
+                AT_REMOVEDIR => at(Want::RemoveDirectory, false),
                 _ => Err(Why::Flags),
             },
-            nr::RENAME => here(rename(Named::at_cwd(b), RenameFlags::empty())),
-            nr::RENAMEAT => at(rename(Named::at(c, d), RenameFlags::empty())),
-            nr::RENAMEAT2 => at(rename(Named::at(c, d), rename_flags(e as u32)?)),
-            nr::LINK => here(Want::Link { to: Named::at_cwd(b), follow: false }),
+            nr::RENAME => here(Want::Rename(Named::at_cwd(b), none), false),
+            nr::RENAMEAT => at(Want::Rename(Named::at(c, d), none), false),
+            nr::RENAMEAT2 => at(Want::Rename(Named::at(c, d), rename_flags(e as u32)?), false),
+            nr::LINK => here(Want::Link(Named::at_cwd(b)), false),
             nr::LINKAT => match e as u32 {
-                flags @ (0 | AT_SYMLINK_FOLLOW) => {
-                    at(Want::Link { to: Named::at(c, d), follow: flags != 0 })
-                }
+                flags @ (0 | AT_SYMLINK_FOLLOW) => at(Want::Link(Named::at(c, d)), flags != 0),
                 _ => Err(Why::Flags),
             },
-            nr::CHMOD => here(mode(b, true)),
-            nr::FCHMODAT => at(mode(c, true)),
-            nr::FCHMODAT2 => at(mode(c, follows(d)?)),
-            nr::CHOWN => here(set_owner(b, c, true)?),
-            nr::LCHOWN => here(set_owner(b, c, false)?),
-            nr::FCHOWNAT => at(set_owner(c, d, follows(e)?)?),
-            nr::SETXATTR | nr::LSETXATTR => here(Want::SetXattr {
-                name: b,
-                new: Some(((c, d), e)),
-                follow: call.number == nr::SETXATTR,
-            }),
-            nr::REMOVEXATTR | nr::LREMOVEXATTR => {
-                here(Want::SetXattr { name: b, new: None, follow: call.number == nr::REMOVEXATTR })
+            nr::CHMOD => here(mode(b), true),
+            nr::FCHMODAT => at(mode(c), true),
+            nr::FCHMODAT2 => at(mode(c), follows(d)?),
+            nr::CHOWN => here(set(owner(b, c))?, true),
+            nr::LCHOWN => here(set(owner(b, c))?, false),
+            nr::FCHOWNAT => at(set(owner(c, d))?, follows(e)?),
+            number @ (nr::SETXATTR | nr::LSETXATTR) => {
+                here(Want::SetXattr(b, Some(((c, d), e))), number == nr::SETXATTR)
             }
-            nr::UTIMENSAT if b != 0 => at(set_times(times(c), follows(d)?)?),
-            nr::FUTIMESAT if b != 0 => at(set_times(times_in_micros(c), true)?),
-            nr::UTIMES => here(set_times(times_in_micros(b), true)?),
-            nr::UTIME => here(set_times(times_in_seconds(b), true)?),
+            number @ (nr::REMOVEXATTR | nr::LREMOVEXATTR) => {
+                here(Want::SetXattr(b, None), number == nr::REMOVEXATTR)
+            }
+            nr::UTIMENSAT if b != 0 => at(set(times(c))?, follows(d)?),
+            nr::FUTIMESAT if b != 0 => at(set(times_in_micros(c))?, true),
+            nr::UTIMES => here(set(times_in_micros(b))?, true),
+            nr::UTIME => here(set(times_in_seconds(b))?, true),
             _ => Err(Why::Flags),
         }
     }
 }
 
 fn make_directory(mode: usize) -> Want {
-    Want::MakeDirectory { mode: (mode & DIRECTORY_MODE) as u16 }
+    Want::MakeDirectory((mode & DIRECTORY_MODE) as u16)
 }
 
 fn rename_flags(flags: u32) -> Result<RenameFlags, Why> {
@@ -131,17 +109,13 @@ fn follows(flags: usize) -> Result<bool, Why> {
     }
 }
 
-fn mode(mode: usize, follow: bool) -> Want {
+fn mode(mode: usize) -> Want {
     let mode = Some((mode & PERMISSIONS) as u16);
-    Want::Set { set: SetAttr { mode, ..SetAttr::default() }, follow }
+    Want::Set(SetAttr { mode, ..SetAttr::default() })
 }
 
-fn set_owner(uid: usize, gid: usize, follow: bool) -> Result<Want, Why> {
-    Ok(Want::Set { set: owner(uid, gid).ok_or(Why::Flags)?, follow })
-}
-
-fn set_times(set: Option<SetAttr>, follow: bool) -> Result<Want, Why> {
-    Ok(Want::Set { set: set.ok_or(Why::Flags)?, follow })
+fn set(attributes: Option<SetAttr>) -> Result<Want, Why> {
+    attributes.map(Want::Set).ok_or(Why::Flags)
 }
 
 #[cfg(test)]
