@@ -170,14 +170,15 @@ fn finish(code: &[u8], at: usize, operands: Operands, prefixes: &Prefixes) -> Op
     let size = if prefixes.operand_16 { 2 } else { 4 };
     let mut end = at;
     let mut kind = Kind::Plain;
+    let mut extension = 0;
     if matches!(operands, ModRm | ModRmImm8 | ModRmImmSize | Group3(_)) {
         let (length, relative) = mod_rm(&code[at.min(code.len())..])?;
         end += length;
         if relative {
             kind = Kind::Relative(at as u8 + 1);
         }
+        extension = code[at] >> 3 & 7;
         // Calls and jumps through memory or registers, and what raises.
-        let extension = code[at] >> 3 & 7;
         if code[at - 1] == 0xff && prefixes.length + 1 == at && (2..=5).contains(&extension) {
             kind = Kind::Leaves;
         }
@@ -185,14 +186,8 @@ fn finish(code: &[u8], at: usize, operands: Operands, prefixes: &Prefixes) -> Op
     end += match operands {
         None | ModRm => 0,
         Imm(bytes) => usize::from(bytes),
-        ImmSize | ModRmImmSize => size,
-        ImmFull => {
-            if prefixes.wide {
-                8
-            } else {
-                size
-            }
-        }
+        ImmFull if prefixes.wide => 8,
+        ImmSize | ImmFull | ModRmImmSize => size,
         Address if prefixes.address_32 => return Option::None,
         // Processors of Intel and AMD disagree about the length.
         Branch32 | Jump(4) if prefixes.operand_16 => return Option::None,
@@ -201,14 +196,9 @@ fn finish(code: &[u8], at: usize, operands: Operands, prefixes: &Prefixes) -> Op
             8
         }
         ModRmImm8 => 1,
-        Group3(word) if code[at] >> 3 & 7 < 2 => {
-            if word == 1 {
-                size
-            } else {
-                1
-            }
-        }
-        Group3(_) => 0,
+        Group3(_) if extension > 1 => 0,
+        Group3(0) => 1,
+        Group3(_) => size,
         Branch8 => {
             kind = Kind::ShortBranch(at as u8);
             1

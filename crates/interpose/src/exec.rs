@@ -112,14 +112,13 @@ pub(crate) fn text() -> Option<&'static CStr> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Variable {
     Nothing,
-    /// It loads this library, or is no list of libraries.
-    Ours,
+    /// It stays as it is: it loads this library, or is no list of libraries, or this library was
+    /// taken out of it.
+    Settled,
     /// It loads other libraries only. This is its place.
     Others(usize),
     /// It is there, and loads nothing.
     Empty(usize),
-    /// This library was taken out of it.
-    Removed,
 }
 
 /// An environment.
@@ -131,21 +130,20 @@ struct Found {
 }
 
 impl Found {
-    /// Notes the lists that were removed from an environment which has our other variables.
-    fn note_removed(&mut self) {
-        let is_ours = |at: usize| kept(at).is_some() && self.kept[at] == Variable::Ours;
+    /// Settles the lists without this library of an environment that has our other variables.
+    fn settle_removed(&mut self) {
+        let is_ours = |at: usize| kept(at).is_some() && self.kept[at] == Variable::Settled;
         if (LISTS..KEPT).any(is_ours) {
             for variable in &mut self.kept[..LISTS] {
                 if matches!(variable, Variable::Nothing | Variable::Empty(_)) {
-                    *variable = Variable::Removed;
+                    *variable = Variable::Settled;
                 }
             }
         }
     }
 
     fn lacks(&self, at: usize) -> bool {
-        let is_there = matches!(self.kept[at], Variable::Ours | Variable::Removed);
-        kept(at).is_some() && !is_there
+        kept(at).is_some() && self.kept[at] != Variable::Settled
     }
 
     /// The variable by which the next program leaves dispatch alone.
@@ -168,10 +166,7 @@ pub(crate) fn execute(frame: &mut Frame, at: usize) -> Next {
         return Next::Pass;
     }
     let room = (found.count + ADDED_MAX) * WORD;
-    let is_joined =
-        |variable: &&Variable| matches!(variable, Variable::Others(_) | Variable::Empty(_));
-    let joined = found.kept.iter().filter(is_joined).count() * 2 * ENTRY;
-    let length = (room + joined + LEFT_WORDS * WORD).next_multiple_of(PAGE);
+    let length = (room + LISTS * 2 * ENTRY + LEFT_WORDS * WORD).next_multiple_of(PAGE);
     let Some(memory) = stub::map(length, 0) else { return Next::Pass };
     let Some(()) = compose(environment, &found, memory, room) else {
         unmap(memory, length);
@@ -211,17 +206,17 @@ fn examine(environment: usize) -> Option<Found> {
     while found.count < VARIABLES_MAX {
         let variable = list.word(environment + found.count * WORD)?;
         if variable == 0 {
-            found.note_removed();
+            found.settle_removed();
             return Some(found);
         }
         for (at, name) in NAMES.iter().enumerate() {
             if starts_with(&mut strings, variable, name)? {
                 found.kept[at] = if !loads_libraries(at) {
-                    Variable::Ours
+                    Variable::Settled
                 } else if strings.byte(variable + name.len())? == 0 {
                     Variable::Empty(found.count)
                 } else if contains(&mut strings, variable, LIBRARY)? {
-                    Variable::Ours
+                    Variable::Settled
                 } else {
                     Variable::Others(found.count)
                 };
@@ -243,7 +238,7 @@ fn compose(environment: usize, found: &Found, memory: usize, mut used: usize) ->
     }
     for (at, variable) in found.kept.iter().enumerate() {
         match (kept(at), *variable) {
-            (None, _) | (_, Variable::Ours | Variable::Removed) => {}
+            (None, _) | (_, Variable::Settled) => {}
             (Some(kept), Variable::Nothing) => {
                 list[count] = kept;
                 count += 1;

@@ -35,7 +35,6 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-use self::build::Filling;
 use self::file::{DISTANCE, FILLED, Header, Open, SEALS, TRAMPOLINES};
 use crate::abi::{
     MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, O_RDWR, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE,
@@ -170,9 +169,10 @@ fn find_and_map(part: Mapped) -> Option<Outcome> {
         image = Open::new(path, O_RDWR)?;
         // SAFETY: the loader keeps the path as long as it keeps the library.
         let file = unsafe { CStr::from_ptr(Image::here().file.load(Relaxed)) };
-        if build::fill(&image, &library, file) == Some(Filling::Elsewhere) {
+        if !image.lock() {
             return Some(Outcome::Busy);
         }
+        build::fill(&image, &library, file);
     }
     if image.seals() != Some(SEALS) {
         return None;

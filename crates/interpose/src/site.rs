@@ -188,17 +188,15 @@ fn repeat(out: &mut Code, of: Instruction, bytes: &[u8], end: usize, to: usize) 
             out.add(&distance);
             out.add(&bytes[offset + 4..]);
         }
-        Kind::ShortBranch(offset) => {
+        // Either becomes one with a displacement of four bytes.
+        Kind::ShortBranch(offset) | Kind::NearBranch(offset) => {
             let offset = usize::from(offset);
-            let target = end.wrapping_add_signed(bytes[offset] as i8 as isize);
-            out.add(&[0x0f, bytes[offset - 1] + 0x10]);
-            let distance = distance(to + out.length + 4, target)?;
-            out.add(&distance);
-        }
-        Kind::NearBranch(offset) => {
-            let offset = usize::from(offset);
-            let target = end.wrapping_add_signed(near(bytes, offset));
-            out.add(&[0x0f, bytes[offset - 1]]);
+            let (condition, displacement) = match of.kind {
+                Kind::NearBranch(_) => (bytes[offset - 1], near(bytes, offset)),
+                _ => (bytes[offset - 1] + 0x10, bytes[offset] as i8 as isize),
+            };
+            out.add(&[0x0f, condition]);
+            let target = end.wrapping_add_signed(displacement);
             let distance = distance(to + out.length + 4, target)?;
             out.add(&distance);
         }

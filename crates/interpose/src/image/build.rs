@@ -9,10 +9,7 @@ use core::mem::size_of;
 use core::slice;
 
 use super::file::{DISTANCE, FILLED, Header, MARK, Open, TRAMPOLINES};
-use crate::abi::{
-    LOCK_EX, LOCK_NB, MAP_SHARED, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_FSIZE, is_error,
-    nr,
-};
+use crate::abi::{MAP_SHARED, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE, RLIMIT_FSIZE, is_error, nr};
 use crate::loader::Library;
 use crate::object::Object;
 use crate::site::{self, CODE_MAX, SYSCALL};
@@ -24,19 +21,9 @@ const GAP: usize = 128 << 10;
 /// Calls that the unwind information does not cover, because it does not hold in the child.
 const CHILDREN: [usize; 3] = [nr::CLONE, nr::CLONE3, nr::VFORK];
 
-/// Another process is filling the image.
-#[derive(PartialEq, Eq)]
-pub(super) enum Filling {
-    Elsewhere,
-}
-
-/// Fills and seals the image. `file` is the path of the library's file. Whether it is filled is
-/// known by its seals.
-pub(super) fn fill(image: &Open, library: &Library, file: &CStr) -> Option<Filling> {
-    // SAFETY: the descriptor is open.
-    if unsafe { stub::call(nr::FLOCK, [image.0, LOCK_EX | LOCK_NB]) } != 0 {
-        return Some(Filling::Elsewhere);
-    }
+/// Fills and seals the image, whose lock is held. `file` is the path of the library's file. The
+/// image's seals show whether it is filled.
+pub(super) fn fill(image: &Open, library: &Library, file: &CStr) -> Option<()> {
     let mut mark = MARK;
     image.read(&mut mark, 0)?;
     // Another process may have filled it meanwhile.
@@ -65,7 +52,7 @@ pub(super) fn fill(image: &Open, library: &Library, file: &CStr) -> Option<Filli
     unsafe { stub::call(nr::MUNMAP, [mapped as usize, length]) };
     filled?;
     image.seal();
-    None
+    Some(())
 }
 
 /// Whether this process may make a file so long. If not, the kernel ends it by SIGXFSZ for trying.

@@ -3,7 +3,9 @@
 use core::ffi::CStr;
 use core::mem::size_of;
 
-use crate::abi::{AT_FDCWD, F_ADD_SEALS, F_GET_SEALS, O_CLOEXEC, O_NOCTTY, O_NONBLOCK, nr};
+use crate::abi::{
+    AT_FDCWD, F_ADD_SEALS, F_GET_SEALS, LOCK_EX, LOCK_NB, O_CLOEXEC, O_NOCTTY, O_NONBLOCK, nr,
+};
 use crate::loader::BUILD_ID;
 use crate::stub;
 
@@ -53,6 +55,12 @@ impl Open {
     pub(super) fn seals(&self) -> Option<usize> {
         let seals = stub::control(self.0, F_GET_SEALS, 0);
         Some(usize::try_from(seals).ok()? & SEALS)
+    }
+
+    /// Takes the lock of the file, which ends with the process. False if another one has it.
+    pub(super) fn lock(&self) -> bool {
+        // SAFETY: the descriptor is open.
+        unsafe { stub::call(nr::FLOCK, [self.0, LOCK_EX | LOCK_NB]) == 0 }
     }
 
     pub(super) fn seal(&self) {

@@ -11,6 +11,7 @@
 //! the program has mapped it. The kernel answers EFAULT for a path there, and reading it here
 //! raises SIGBUS.
 
+use core::ops::Range;
 use core::sync::atomic::{
     AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -149,12 +150,16 @@ pub(crate) fn words<const N: usize>(address: usize) -> Option<[i64; N]> {
         .then(|| unsafe { (address as *const [i64; N]).read_unaligned() })
 }
 
+/// The pages of `length` bytes from `address` on. `None` if they cannot be the program's.
+fn pages(address: usize, length: usize) -> Option<Range<usize>> {
+    let Some(more) = length.checked_sub(1) else { return Some(0..0) };
+    let last = address.checked_add(more).filter(|last| is_user(*last))?;
+    Some(address / PAGE..last / PAGE + 1)
+}
+
 /// Whether `length` bytes from `address` on can be read.
 pub(crate) fn are_readable(address: usize, length: usize) -> bool {
-    let Some(last) = length.checked_sub(1).and_then(|more| address.checked_add(more)) else {
-        return length == 0;
-    };
-    is_user(last) && (address / PAGE..=last / PAGE).all(|page| is_readable(page * PAGE))
+    pages(address, length).is_some_and(|mut pages| pages.all(|page| is_readable(page * PAGE)))
 }
 
 /// Notes that pages behind the end of a mapped file have been taken away.
@@ -174,22 +179,11 @@ fn begin() {
 /// Whether `length` bytes from `address` on can be written. One byte of them in each page may be
 /// overwritten.
 pub(crate) fn is_writable(address: usize, length: usize) -> bool {
-    let Some(last) = length.checked_sub(1).and_then(|more| address.checked_add(more)) else {
-        return length == 0;
+    let is_good = |page| {
+        let byte = address.max(page * PAGE);
+        KnownPages::here().writable.probe(page, || byte_writable(byte))
     };
-    if !is_user(last) {
-        return false;
-    }
-    let mut at = address;
-    loop {
-        if !KnownPages::here().writable.probe(at / PAGE, || byte_writable(at)) {
-            return false;
-        }
-        at = (at / PAGE + 1) * PAGE;
-        if at > last {
-            return true;
-        }
-    }
+    pages(address, length).is_some_and(|mut pages| pages.all(is_good))
 }
 
 /// Copies bytes to where the program wants them. `None` if it cannot be written there.

@@ -153,7 +153,7 @@ mod tests {
             assert_eq!(decoded.named, Named::at_cwd(1));
         }
         let made = decode(nr::MKDIR, [1, 0o7777, 0, 0, 0, 0]).expect("plain");
-        assert_eq!(made.want, Want::MakeDirectory { mode: 0o1777 });
+        assert_eq!(made.want, Want::MakeDirectory(0o1777));
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
         let set = |times: [i64; 4], flags| {
             decode(nr::UTIMENSAT, [CWD, 1, times.as_ptr() as usize, flags, 0, 0])
         };
-        let Ok(Request { want: Want::Set { set: found, follow: false }, .. }) =
+        let Ok(Request { want: Want::Set(found), follow: false, .. }) =
             set([-2, 5, 0, UTIME_NOW], 0x100)
         else {
             panic!("plain times");
