@@ -173,12 +173,6 @@ impl Text {
         self.add(core::str::from_utf8(&digits[..length]).unwrap_or_default());
     }
 
-    fn numbered(&mut self, name: &str, call: usize, count: u64) {
-        self.add(name);
-        self.add_number(call as u64);
-        self.line("", count);
-    }
-
     fn line(&mut self, name: &str, number: u64) {
         self.add(name);
         self.add(" ");
@@ -222,7 +216,9 @@ fn fill(text: &mut Text, state: &str) {
     for (name, counts) in [("handed-over ", handovers), ("call ", passed)] {
         let counts = counts.iter().map(count).enumerate();
         for (number, count) in counts.filter(|(_, count)| *count > 0) {
-            text.numbered(name, number, count);
+            text.add(name);
+            text.add_number(number as u64);
+            text.line("", count);
         }
     }
 }

@@ -51,20 +51,15 @@ fn scan(workshop: &mut Workshop) {
 
 fn patch_object(workshop: &mut Workshop, object: &Object) {
     let mut at = object.start;
-    while let Some(call) = next_call(object, at) {
+    // SAFETY: the object is mapped, and there is no other thread.
+    while let Some(offset) = site::find_call(unsafe { object.text(at, object.end) }) {
+        let call = at + offset;
         at = call + SYSCALL.len();
         let Some((function, true)) = object.function(call) else { continue };
-        // SAFETY: the object is mapped, and there is no other thread.
+        // SAFETY: as above.
         let code = unsafe { object.text(function, at) };
         if let Some(site) = site::find(code, call - function, |_, _| true) {
             patch::write(&mut workshop.trampolines, &site, function);
         }
     }
-}
-
-/// The next place at or after `at` that looks like a `syscall`.
-fn next_call(object: &Object, at: usize) -> Option<usize> {
-    // SAFETY: as above.
-    let text = unsafe { object.text(at, object.end) };
-    site::find_call(text).map(|offset| at + offset)
 }

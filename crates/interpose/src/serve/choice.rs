@@ -56,8 +56,10 @@ pub(crate) struct Choice<const WEIGHT: u64> {
 
 /// The choices of the process.
 pub(crate) struct Choices {
-    attributes: Choice<1>,
-    opens: Choice<2>,
+    /// For calls that ask for attributes.
+    pub attributes: Choice<1>,
+    /// For calls that open files.
+    pub opens: Choice<2>,
 }
 
 impl Cost {
@@ -161,16 +163,6 @@ impl Account {
         self.spent.store(if pays { spent } else { spent - kernel / TRIAL }, Relaxed);
         pays
     }
-}
-
-/// The choice for calls that ask for attributes.
-pub(crate) fn attributes() -> &'static Choice<1> {
-    &Choices::here().attributes
-}
-
-/// The choice for calls that open files.
-pub(crate) fn opens() -> &'static Choice<2> {
-    &Choices::here().opens
 }
 
 impl Choices {

@@ -131,15 +131,16 @@ impl Cwd {
         self.retry.store(retry, Relaxed);
         self.version.fetch_add(1, AcqRel);
         self.found_at.store(0, Release);
-        if let Directory::Inside(inode) = found {
-            self.ino.store(inode.ino.0, Release);
-            self.capability.store(inode.capability.0, Release);
-        }
-        match found {
-            Directory::Inside(_) => self.found_at.store((count + 1) << 1, Release),
-            Directory::Elsewhere => self.found_at.store((count + 1) << 1 | 1, Release),
-            Directory::Unknown => {}
-        }
+        let found_at = match found {
+            Directory::Inside(inode) => {
+                self.ino.store(inode.ino.0, Release);
+                self.capability.store(inode.capability.0, Release);
+                (count + 1) << 1
+            }
+            Directory::Elsewhere => (count + 1) << 1 | 1,
+            Directory::Unknown => 0,
+        };
+        self.found_at.store(found_at, Release);
         self.version.fetch_add(1, AcqRel);
     }
 

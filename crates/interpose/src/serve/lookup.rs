@@ -12,6 +12,7 @@ use crate::fleet::names::Place;
 use crate::fleet::{self, Found};
 use crate::state::is_child;
 
+use super::choice::Choices;
 use super::cwd::{self, Directory};
 use super::facts::{self, Admission};
 use super::files::{self, Opening};
@@ -20,7 +21,7 @@ use super::name::Name;
 use super::request::{Named, Request, Want};
 use super::survey::{self, Phase};
 use super::why::{self, Why};
-use super::{admission, answer, choice, clock, kernel_dirs, memory, statfs, watchers, xattrs};
+use super::{admission, answer, clock, kernel_dirs, memory, statfs, watchers, xattrs};
 
 /// Errors that paths have. For others the kernel is asked. A name that is too long is one of them,
 /// because the kernel first looks whether its directory may be searched and still has a name.
@@ -46,10 +47,10 @@ pub(crate) fn on_call(call: &SystemCall, opens: bool) -> Verdict {
     }
     let verdict = match (why, opens) {
         (Why::FirstUse, true) => {
-            Verdict::Made(choice::opens().through_kernel(|| make_waiting(call)))
+            Verdict::Made(Choices::here().opens.through_kernel(|| make_waiting(call)))
         }
         (Why::FirstUse, false) => {
-            Verdict::Made(choice::attributes().through_kernel(|| call.make()))
+            Verdict::Made(Choices::here().attributes.through_kernel(|| call.make()))
         }
         (_, true) => Verdict::Wait,
         (_, false) => Verdict::Pass,
@@ -100,7 +101,7 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
         Some(found) => found,
         None => {
             let begins_here = files::begins_here(request.named.descriptor, path);
-            if is_fresh && !begins_here && choice::attributes().is_kernels(path) {
+            if is_fresh && !begins_here && Choices::here().attributes.is_kernels(path) {
                 return Err(Why::FirstUse);
             }
             let is_chosen = is_fresh || begins_here;
@@ -145,7 +146,7 @@ pub(super) fn not_admitted(call: &SystemCall, named: impl FnOnce() -> Option<Nam
                     return Verdict::Pass;
                 };
                 let (result, cost) =
-                    clock::timed(|| choice::attributes().through_kernel(|| call.make()));
+                    clock::timed(|| Choices::here().attributes.through_kernel(|| call.make()));
                 admission::pay((name.bytes(), descriptor), purse, cost);
                 return Verdict::Made(result);
             }
@@ -201,11 +202,11 @@ fn walk(
         if let Some(known) = fleet::known(path, start, follow_last) {
             return Ok(known);
         }
-        if !is_fleets && choice::attributes().is_kernels(path) {
+        if !is_fleets && Choices::here().attributes.is_kernels(path) {
             return Err(Why::FirstUse);
         }
         let stat = || fleet::stat(&mut room.client, path, start, follow_last);
-        match choice::attributes().through_fleet(stat, |(_, asked)| *asked).0 {
+        match Choices::here().attributes.through_fleet(stat, |(_, asked)| *asked).0 {
             Found::Is((_, attr)) => Ok(Ok(attr)),
             Found::Fails(errno) => Ok(Err(errno)),
             Found::Kernel => Err(Why::Kernel),

@@ -382,13 +382,11 @@ fn examine(
 
 /// Puts a placeholder in place of the kernel's file. `None` if the file stays there.
 fn replace(client: &mut Client, candidate: Candidate, first: WrittenFile) -> Option<Replaced> {
-    match place(candidate.number, candidate.closes_on_exec) {
-        Some(offset) => Some(Replaced { candidate, first, offset }),
-        None => {
-            fleet::close(client, first.handle);
-            None
-        }
-    }
+    let Some(offset) = place(candidate.number, candidate.closes_on_exec) else {
+        fleet::close(client, first.handle);
+        return None;
+    };
+    Some(Replaced { candidate, first, offset })
 }
 
 /// Returns the offset of the kernel's file, which it closes.

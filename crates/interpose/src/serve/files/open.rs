@@ -13,7 +13,7 @@ use crate::fleet::{self as client, Client, Found};
 use crate::state::children;
 use crate::stub;
 
-use super::super::choice;
+use super::super::choice::Choices;
 use super::super::facts::Admission;
 use super::super::identity::READ;
 use super::super::lock::Room;
@@ -186,7 +186,7 @@ fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
     admission::under_lock(admission, |room| {
         let is_fleets =
             opening.flags & O_DIRECTORY != 0 || begins_here(opening.descriptor, opening.path);
-        if !is_fleets && choice::opens().is_kernels(opening.walked) {
+        if !is_fleets && Choices::here().opens.is_kernels(opening.walked) {
             return Err(Why::FirstUse);
         }
         let _held = placeholder::ready(admission.facts).ok_or(Why::Kernel)?;
@@ -207,7 +207,7 @@ fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
             Found::Fails(errno) => missing(errno, admission),
             Found::Kernel => Err(Why::Kernel),
         };
-        choice::opens().through_fleet(asked, |_| true)
+        Choices::here().opens.through_fleet(asked, |_| true)
     })
 }
 
