@@ -3,12 +3,13 @@
 //! The kernel's FUSE shows `rdev` for device nodes only. The attributes of the mount's root have
 //! one bit more. A file's times before 1970 are negative, as in the kernel.
 
+use linux_raw_sys::general::statx_timestamp;
 use warren_base::{Errno, FileKind, InodeFlags, Timestamp};
 use warren_proto::Attr;
 
 use super::facts::{Admission, Facts, MountFacts};
 use super::identity::{EXECUTE, WRITE};
-use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, MOUNT_ROOT, Statx, pair, word};
+use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, MOUNT_ROOT, Statx, pair};
 use super::memory;
 use super::mountinfo::ReadOnly;
 use super::request::{Request, Want};
@@ -40,38 +41,36 @@ pub(crate) fn stat(attr: &Attr, mount: &MountFacts) -> [u64; STAT_WORDS] {
 
 /// Attributes as [`super::request::Want::Statx`] asks for them.
 pub(crate) fn statx(attr: &Attr, mount: &MountFacts, asked: u32) -> Result<Statx, Why> {
-    let mut words = [0; 32];
     let (id, id_bit) = match asked & MNT_ID_UNIQUE {
         0 => (mount.id, MNT_ID),
         _ => (mount.unique_id.ok_or(Why::Flags)?, MNT_ID_UNIQUE),
     };
     // The kernel shows it unasked if it happens to know it.
     let btime = if mount.has_btime { asked & BTIME } else { 0 };
-    let (major, minor) = mount.device;
-    words[word::MASK_BLKSIZE] = pair(BASIC_STATS | id_bit | btime, mount.block_size);
-    words[word::ATTRIBUTES] = if attr.ino == mount.root.ino { MOUNT_ROOT } else { 0 };
-    words[word::NLINK_UID] = pair(attr.nlink, attr.uid);
-    words[word::GID_MODE] = pair(attr.gid, mode(attr));
-    words[word::INO] = number_of(attr.ino);
-    words[word::SIZE] = attr.size;
-    words[word::BLOCKS] = sectors(attr);
-    words[word::ATTRIBUTES_MASK] = mount.attributes_mask;
-    put_time(&mut words, word::ATIME, attr.atime);
-    put_time(&mut words, word::CTIME, attr.ctime);
-    put_time(&mut words, word::MTIME, attr.mtime);
+    let mut answer = Statx::new();
+    let Statx(out) = &mut answer;
+    (out.stx_mask, out.stx_blksize) = (BASIC_STATS | id_bit | btime, mount.block_size);
+    out.stx_attributes = if attr.ino == mount.root.ino { MOUNT_ROOT } else { 0 };
+    out.stx_attributes_mask = mount.attributes_mask;
+    (out.stx_nlink, out.stx_uid, out.stx_gid) = (attr.nlink, attr.uid, attr.gid);
+    (out.stx_mode, out.stx_ino) = (mode(attr) as u16, number_of(attr.ino));
+    (out.stx_size, out.stx_blocks) = (attr.size, sectors(attr));
+    out.stx_atime = timestamp(attr.atime);
+    out.stx_ctime = timestamp(attr.ctime);
+    out.stx_mtime = timestamp(attr.mtime);
     if btime != 0 {
-        put_time(&mut words, word::BTIME, attr.btime);
+        out.stx_btime = timestamp(attr.btime);
     }
     let rdev = rdev(attr);
-    words[word::RDEV] = pair(rdev >> 8 & 0xfff, rdev & 0xff | rdev >> 12 & 0xf_ff00);
-    words[word::DEV] = pair(major, minor);
-    words[word::MNT_ID] = id;
-    Ok(Statx(words))
+    (out.stx_rdev_major, out.stx_rdev_minor) =
+        (rdev >> 8 & 0xfff, rdev & 0xff | rdev >> 12 & 0xf_ff00);
+    (out.stx_dev_major, out.stx_dev_minor) = mount.device;
+    out.stx_mnt_id = id;
+    Ok(answer)
 }
 
-fn put_time(words: &mut [u64; 32], at: usize, time: Timestamp) {
-    words[at] = time.seconds().cast_unsigned();
-    words[at + 1] = u64::from(time.nanos());
+fn timestamp(time: Timestamp) -> statx_timestamp {
+    statx_timestamp { tv_sec: time.seconds(), tv_nsec: time.nanos(), __reserved: 0 }
 }
 
 fn mode(attr: &Attr) -> u32 {
@@ -133,7 +132,9 @@ pub(crate) fn give(attr: &Attr, request: &Request, admission: &Admission) -> Res
         // The kernel shows the device's block size.
         _ if attr.kind == FileKind::BlockDevice => Err(Why::Device),
         Want::Stat => write_words(&stat(attr, &facts.mount), request.buffer),
-        Want::Statx { mask } => write_words(&statx(attr, &facts.mount, mask)?.0, request.buffer),
+        Want::Statx { mask } => {
+            write_words(statx(attr, &facts.mount, mask)?.words(), request.buffer)
+        }
         Want::ReadLink
         | Want::StatMount
         | Want::Open { .. }
@@ -243,10 +244,10 @@ mod tests {
         assert_eq!(found.stx_mnt_id, 50);
         let unique = statx(&file, &mount, MNT_ID_UNIQUE).expect("plain");
         assert_eq!((unique.mask(), unique.mount_id()), (BASIC_STATS | MNT_ID_UNIQUE, 51));
-        assert_eq!(unique.0[word::BTIME..word::CTIME], [0, 0]);
+        assert_eq!((unique.0.stx_btime.tv_sec, unique.0.stx_btime.tv_nsec), (0, 0));
         let root = Attr { ino: Ino::ROOT, ..attr(FileKind::Directory, 0o755) };
         let root = statx(&root, &mount, 0).expect("plain");
-        assert_eq!((root.0[word::ATTRIBUTES], root.0[word::RDEV]), (MOUNT_ROOT, 0));
+        assert_eq!((root.0.stx_attributes, root.0.stx_rdev_minor), (MOUNT_ROOT, 0));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use core::sync::atomic::{
 use warren_proto::{Attr, InodeRef};
 
 use super::identity::Identity;
-use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, MOUNT_ROOT, Statx, word};
+use super::kernel::{BASIC_STATS, BTIME, MNT_ID, MNT_ID_UNIQUE, MOUNT_ROOT, Statx};
 use super::mountinfo::Options;
 use super::name::Prefix;
 use crate::fleet::Client;
@@ -52,7 +52,7 @@ impl MountFacts {
     pub(crate) fn learn(path: usize, root: &Statx, options: Options) -> Option<Self> {
         let unique = Statx::of_path(None, path, BASIC_STATS | BTIME | MNT_ID_UNIQUE)?;
         // Other attributes, or other facts, are none of FUSE.
-        let attributes = root.0[word::ATTRIBUTES];
+        let attributes = root.0.stx_attributes;
         if attributes != MOUNT_ROOT || root.mask() & !BTIME != BASIC_STATS | MNT_ID {
             return None;
         }
@@ -61,8 +61,8 @@ impl MountFacts {
             id: root.mount_id(),
             unique_id: (unique.mask() & MNT_ID_UNIQUE != 0).then(|| unique.mount_id()),
             has_btime: root.mask() & BTIME != 0,
-            attributes_mask: root.0[word::ATTRIBUTES_MASK],
-            block_size: root.block_size(),
+            attributes_mask: root.0.stx_attributes_mask,
+            block_size: root.0.stx_blksize,
             options,
             asked: options,
             root: InodeRef::ROOT,
@@ -71,21 +71,22 @@ impl MountFacts {
 
     /// Whether these are the attributes of the same root.
     pub(crate) fn agrees(&self, root: &Statx, attr: &Attr) -> bool {
-        let seconds = |at: usize| root.0[at];
-        let nanos = |at: usize| root.0[at + 1] as u32;
-        let mut times =
-            [(word::MTIME, attr.mtime), (word::CTIME, attr.ctime), (word::BTIME, attr.btime)];
+        let Statx(seen) = root;
+        let mut times = [
+            (seen.stx_mtime, attr.mtime),
+            (seen.stx_ctime, attr.ctime),
+            (seen.stx_btime, attr.btime),
+        ];
         if !self.has_btime {
             times[2] = times[0];
         }
-        let mode = (attr.kind.mode_bits() | u32::from(attr.mode)) as u16;
+        let mode = attr.kind.mode_bits() | u32::from(attr.mode);
         root.ino() == attr.ino
-            && root.0[word::NLINK_UID] >> 32 == u64::from(attr.uid)
-            && root.0[word::GID_MODE] as u32 == attr.gid
-            && (root.0[word::GID_MODE] >> 32) as u16 == mode
-            && times.iter().all(|(at, time)| {
-                seconds(*at) == time.seconds().cast_unsigned() && nanos(*at) == time.nanos()
-            })
+            && (seen.stx_uid, seen.stx_gid) == (attr.uid, attr.gid)
+            && u32::from(seen.stx_mode) == mode
+            && times
+                .iter()
+                .all(|(seen, time)| (seen.tv_sec, seen.tv_nsec) == (time.seconds(), time.nanos()))
     }
 }
 

@@ -5,7 +5,7 @@ pub(crate) use linux_raw_sys::general::{
     STATX_MNT_ID_UNIQUE as MNT_ID_UNIQUE, STATX_TYPE as TYPE,
 };
 
-use linux_raw_sys::general::{S_IFMT, S_IFREG, S_IFSOCK, STATX_ATTR_MOUNT_ROOT};
+use linux_raw_sys::general::{S_IFMT, S_IFREG, S_IFSOCK, STATX_ATTR_MOUNT_ROOT, statx};
 use warren_base::Ino;
 
 use crate::abi::{
@@ -20,41 +20,26 @@ const FLAGS: usize = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT;
 
 pub(crate) const MOUNT_ROOT: u64 = STATX_ATTR_MOUNT_ROOT as u64;
 
-/// `struct statx`, in words.
-///
-/// ```text
-///  0 mask, blksize     1 attributes        2 nlink, uid        3 gid, mode
-///  4 ino               5 size              6 blocks            7 attributes_mask
-///  8 atime 10 btime 12 ctime 14 mtime: seconds, nanoseconds
-/// 16 rdev major, minor 17 dev major, minor 18 mnt_id           19 ...
-/// ```
+/// The kernel's description of a file.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Statx(pub(crate) [u64; 32]);
+pub(crate) struct Statx(pub(crate) statx);
 
-pub(crate) mod word {
-    pub(crate) const MASK_BLKSIZE: usize = 0;
-    pub(crate) const ATTRIBUTES: usize = 1;
-    pub(crate) const NLINK_UID: usize = 2;
-    pub(crate) const GID_MODE: usize = 3;
-    pub(crate) const INO: usize = 4;
-    pub(crate) const SIZE: usize = 5;
-    pub(crate) const BLOCKS: usize = 6;
-    pub(crate) const ATTRIBUTES_MASK: usize = 7;
-    pub(crate) const ATIME: usize = 8;
-    pub(crate) const BTIME: usize = 10;
-    pub(crate) const CTIME: usize = 12;
-    pub(crate) const MTIME: usize = 14;
-    pub(crate) const RDEV: usize = 16;
-    pub(crate) const DEV: usize = 17;
-    pub(crate) const MNT_ID: usize = 18;
-}
-
-const _: () = assert!(size_of::<Statx>() == 256);
+const _: () = assert!(size_of::<Statx>() == 256, "it has no padding");
 
 impl Statx {
-    /// The attributes of the file at a path that may begin at a descriptor. `path` is the address of
-    /// a string. A link is not followed.
+    pub(crate) const fn new() -> Self {
+        // SAFETY: zeros are a legal value.
+        Self(unsafe { core::mem::zeroed() })
+    }
+
+    pub(crate) fn words(&self) -> &[u64; size_of::<Self>() / size_of::<u64>()] {
+        // SAFETY: the kernel's structure is aligned to words, and has no padding.
+        unsafe { &*(&raw const self.0).cast() }
+    }
+
+    /// The attributes of the file at a path that may begin at a descriptor. `path` is the address
+    /// of a string. A link is not followed.
     pub(crate) fn of_path(descriptor: Option<usize>, path: usize, mask: u32) -> Option<Self> {
         Self::at(descriptor.unwrap_or(AT_FDCWD), path, FLAGS, mask)
     }
@@ -70,24 +55,20 @@ impl Statx {
     }
 
     fn at(descriptor: usize, path: usize, flags: usize, mask: u32) -> Option<Self> {
-        let mut found = Self([0; 32]);
-        let args = [descriptor, path, flags, mask as usize, found.0.as_mut_ptr() as usize];
+        let mut found = Self::new();
+        let args = [descriptor, path, flags, mask as usize, &raw mut found.0 as usize];
         // SAFETY: the kernel checks the path, and writes into `found`.
         let result = unsafe { stub::call(nr::STATX, args) };
         (result == 0).then_some(found)
     }
 
     pub(crate) fn mask(&self) -> u32 {
-        self.0[word::MASK_BLKSIZE] as u32
-    }
-
-    pub(crate) fn block_size(&self) -> u32 {
-        (self.0[word::MASK_BLKSIZE] >> 32) as u32
+        self.0.stx_mask
     }
 
     /// The inode, if it is one of the mount.
     pub(crate) fn ino(&self) -> Ino {
-        ino_of(self.0[word::INO])
+        ino_of(self.0.stx_ino)
     }
 
     pub(crate) fn is_regular(&self) -> bool {
@@ -99,16 +80,16 @@ impl Statx {
     }
 
     fn kind(&self) -> u32 {
-        (self.0[word::GID_MODE] >> 32) as u32 & S_IFMT
+        u32::from(self.0.stx_mode) & S_IFMT
     }
 
     pub(crate) fn mount_id(&self) -> u64 {
-        self.0[word::MNT_ID]
+        self.0.stx_mnt_id
     }
 
     /// Major and minor number.
     pub(crate) fn device(&self) -> (u32, u32) {
-        (self.0[word::DEV] as u32, (self.0[word::DEV] >> 32) as u32)
+        (self.0.stx_dev_major, self.0.stx_dev_minor)
     }
 }
 
