@@ -15,6 +15,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ffi::CStr;
 use core::ops::Range;
 use core::ptr::null_mut;
 use core::sync::atomic::AtomicUsize;
@@ -100,18 +101,18 @@ pub(crate) fn admit(
     mounted: &Mounted<'_>,
     runtime_dir: Option<&[u8]>,
     first_descriptor: usize,
-) -> Result<Admitted, &'static str> {
-    arena::begin(&mut client.0).ok_or("no memory")?;
+) -> Result<Admitted, &'static CStr> {
+    arena::begin(&mut client.0).ok_or(c"no memory")?;
     let mut admission = ask(mounted, runtime_dir)?;
     let rules = admission.rules();
-    let first = i32::try_from(first_descriptor).map_err(|_| "no descriptors")?;
-    let numbers = admission.move_descriptors(first).map_err(|_| "no descriptors")?;
-    let descriptors = consecutive(&numbers).ok_or("other descriptors between ours")?;
-    let connection = admission.open().map_err(|_| "the fleet's memory cannot be mapped")?;
+    let first = i32::try_from(first_descriptor).map_err(|_| c"no descriptors")?;
+    let numbers = admission.move_descriptors(first).map_err(|_| c"no descriptors")?;
+    let descriptors = consecutive(&numbers).ok_or(c"other descriptors between ours")?;
+    let connection = admission.open().map_err(|_| c"the fleet's memory cannot be mapped")?;
     inode_numbers::set(connection.inode_numbers());
     let mut slow = Slow {
-        slot: connection.slot().ok_or("no slot")?,
-        closing: connection.slot().ok_or("no slot")?,
+        slot: connection.slot().ok_or(c"no slot")?,
+        closing: connection.slot().ok_or(c"no slot")?,
         syncing: (0..SYNCS).filter_map(|_| connection.slot()).collect(),
         cache: Cache::new(COPIES),
         caller: Caller { credentials: Arc::new(credentials()), near: CellId(0) },
@@ -119,9 +120,9 @@ pub(crate) fn admit(
         watched: BTreeSet::new(),
     };
     let (root, attr) =
-        slow.directory(mounted.root).ok_or("the directory that is mounted is out of sight")?;
-    let answers = Answers::new().ok_or("no memory")?;
-    let files = Files::new(&connection).ok_or("no memory")?;
+        slow.directory(mounted.root).ok_or(c"the directory that is mounted is out of sight")?;
+    let answers = Answers::new().ok_or(c"no memory")?;
+    let files = Files::new(&connection).ok_or(c"no memory")?;
     for (place, (start, length)) in Regions::here().0.iter().zip(connection.regions()) {
         place[0].store(start, Relaxed);
         place[1].store(length, Relaxed);
@@ -137,17 +138,17 @@ pub(crate) fn admit(
     Ok(Admitted { descriptors, root, attr, rules })
 }
 
-fn ask(mounted: &Mounted<'_>, runtime_dir: Option<&[u8]>) -> Result<Admission, &'static str> {
+fn ask(mounted: &Mounted<'_>, runtime_dir: Option<&[u8]>) -> Result<Admission, &'static CStr> {
     let (pool, rules) = (mounted.source, mounted.rules);
     let options = ConnectOptions { front: false, slots: 2 + SYNCS, lanes: LaneSize::Medium, rules };
-    let id = PoolId::of(pool).map_err(|_| "the pool is out of sight")?;
+    let id = PoolId::of(pool).map_err(|_| c"the pool is out of sight")?;
     let seeker = Seeker { uid: rustix::process::geteuid().as_raw(), runtime_dir };
     let until = now() + PATIENCE;
     // Any user can mount what names this pool as its source and has a root that looks the same.
     let is_trusted = |place: &&Place| [ROOT, place.uid].contains(&mounted.mounter);
     let places = id.places(seeker);
-    let socket = places.iter().filter(is_trusted).find_map(connect).ok_or("no fleet is found")?;
-    Admission::ask(pool, &options, socket, until).map_err(|_| "not admitted")
+    let socket = places.iter().filter(is_trusted).find_map(connect).ok_or(c"no fleet is found")?;
+    Admission::ask(pool, &options, socket, until).map_err(|_| c"not admitted")
 }
 
 /// A connection to the fleet at this place, if it is the expected user's.

@@ -121,13 +121,9 @@ pub(crate) fn on_dispatch(behind: usize, number: usize) {
         drop(open);
         done
     });
-    match done {
-        Some(Some(())) => {}
-        Some(None) => {
-            found.store(call << 2 | REFUSED, Relaxed);
-            Counts::here().left.fetch_add(1, Relaxed);
-        }
-        None => {}
+    if done == Some(None) {
+        found.store(call << 2 | REFUSED, Relaxed);
+        Counts::here().left.fetch_add(1, Relaxed);
     }
 }
 

@@ -18,27 +18,19 @@ use crate::{dispatch, patch, report, stub};
 
 /// `prctl` and `seccomp`.
 pub(crate) fn enter(frame: &mut Frame) -> Next {
-    let [first, mode, ..] = frame.call.args;
-    let filters = match (frame.call.number, first) {
-        (nr::PRCTL, PR_SET_SYSCALL_USER_DISPATCH) => return frame.done(-EINVAL),
-        (nr::PRCTL, PR_SET_SECCOMP) => {
-            matches!(mode, SECCOMP_MODE_STRICT | SECCOMP_MODE_FILTER)
-        }
-        (nr::SECCOMP, operation) => {
-            matches!(operation, SECCOMP_SET_MODE_STRICT | SECCOMP_SET_MODE_FILTER)
-        }
-        _ => false,
+    let [first, second, third, ..] = frame.call.args;
+    let is_strict = match (frame.call.number, first, second) {
+        (nr::PRCTL, PR_SET_SYSCALL_USER_DISPATCH, _) => return frame.done(-EINVAL),
+        (nr::PRCTL, PR_SET_SECCOMP, SECCOMP_MODE_STRICT)
+        | (nr::SECCOMP, SECCOMP_SET_MODE_STRICT, _) => true,
+        (nr::PRCTL, PR_SET_SECCOMP, SECCOMP_MODE_FILTER)
+        | (nr::SECCOMP, SECCOMP_SET_MODE_FILTER, _) => false,
+        _ => return Next::Pass,
     };
-    if !filters || is_filtered() { Next::Pass } else { filter(frame) }
-}
-
-fn filter(frame: &mut Frame) -> Next {
-    let has_filter = frame.call.args[2] != 0;
-    let strict = matches!(
-        (frame.call.number, frame.call.args[0], frame.call.args[1]),
-        (nr::PRCTL, _, SECCOMP_MODE_STRICT) | (nr::SECCOMP, SECCOMP_SET_MODE_STRICT, _)
-    );
-    if has_filter || strict {
+    if is_filtered() {
+        return Next::Pass;
+    }
+    if is_strict || third != 0 {
         // Afterwards the filter may forbid it.
         report::write("filtered");
     }

@@ -211,33 +211,34 @@ fn send_to(thread: usize) {
 
 /// A call whose argument `at` is a mask for its duration, followed by the size of the mask.
 pub(crate) fn call_with_mask(frame: &mut Frame, at: usize) {
-    if frame.call.args[at] == 0 || frame.call.args[at + 1] != SET_SIZE {
-        return;
-    }
-    if let Some(mask) = probe::word(frame.call.args[at]).filter(|mask| mask & SIGSYS_BIT != 0) {
-        frame.scratch[0] = mask & !SIGSYS_BIT;
-        frame.call.args[at] = &raw const frame.scratch[0] as usize;
+    let [mask, size] = [at, at + 1].map(|at| frame.call.args[at]);
+    if let Some(copy) = without_sigsys(frame, mask, size) {
+        frame.call.args[at] = copy;
     }
 }
 
 /// A call whose argument `at` points to a pointer to a mask and the size of the mask.
 pub(crate) fn call_with_mask_pair(frame: &mut Frame, at: usize) {
     let pair = frame.call.args[at];
-    if pair == 0 {
-        return;
-    }
-    let (Some(mask), Some(size)) = (probe::word(pair), probe::word(pair + size_of::<u64>())) else {
-        return;
-    };
-    if mask == 0 || size as usize != SET_SIZE {
-        return;
-    }
-    if let Some(mask) = probe::word(mask as usize).filter(|mask| mask & SIGSYS_BIT != 0) {
-        frame.scratch[0] = mask & !SIGSYS_BIT;
-        frame.scratch[1] = &raw const frame.scratch[0] as u64;
+    if pair != 0
+        && let Some(mask) = probe::word(pair)
+        && let Some(size) = probe::word(pair + size_of::<u64>())
+        && let Some(copy) = without_sigsys(frame, mask as usize, size as usize)
+    {
+        frame.scratch[1] = copy as u64;
         frame.scratch[2] = size;
         frame.call.args[at] = &raw const frame.scratch[1] as usize;
     }
+}
+
+/// The address of a copy of a mask without SIGSYS, if the mask has that.
+fn without_sigsys(frame: &mut Frame, mask: usize, size: usize) -> Option<usize> {
+    if mask == 0 || size != SET_SIZE {
+        return None;
+    }
+    let mask = probe::word(mask).filter(|mask| mask & SIGSYS_BIT != 0)?;
+    frame.scratch[0] = mask & !SIGSYS_BIT;
+    Some(&raw const frame.scratch[0] as usize)
 }
 
 /// A SIGSYS that dispatch has not caused. Called in our handler.

@@ -138,13 +138,12 @@ fn candidate_at(
     (path, descriptor): (&[u8], Option<usize>),
     room: &mut Room,
 ) -> Option<&'static Candidate> {
-    match (path, descriptor) {
-        ([b'/', ..], _) => Candidates::here().of(path),
-        (_, Some(descriptor)) => {
-            proc::target_of(descriptor, &mut room.path).and_then(|path| Candidates::here().of(path))
-        }
-        _ => cwd::path(&mut room.path).and_then(|path| Candidates::here().of(path)),
-    }
+    let path = match (path, descriptor) {
+        ([b'/', ..], _) => Some(path),
+        (_, Some(descriptor)) => proc::target_of(descriptor, &mut room.path),
+        _ => cwd::path(&mut room.path),
+    };
+    path.and_then(|path| Candidates::here().of(path))
 }
 
 /// A call on a file that the kernel has open has cost so many cycles.

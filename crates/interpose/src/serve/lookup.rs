@@ -136,19 +136,17 @@ pub(super) fn not_admitted(call: &SystemCall, named: impl FnOnce() -> Option<Nam
         }
         Phase::Looking => {
             let mut name = Name::new();
-            if let Some(Named { path, descriptor }) = named()
-                && name.copy(path).is_ok()
-            {
-                let Some(purse) = survey::purse_of(name.bytes()) else {
-                    if survey::count_young(0) {
-                        admission::examine(Named { path, descriptor });
-                    }
-                    return Verdict::Pass;
-                };
-                let (result, cost) =
-                    clock::timed(|| Choices::here().attributes.through_kernel(|| call.make()));
-                admission::pay((name.bytes(), descriptor), purse, cost);
+            let Some(named) = named().filter(|named| name.copy(named.path).is_ok()) else {
+                return Verdict::Pass;
+            };
+            if let Some(purse) = survey::purse_of(name.bytes()) {
+                let make = || Choices::here().attributes.through_kernel(|| call.make());
+                let (result, cost) = clock::timed(make);
+                admission::pay((name.bytes(), named.descriptor), purse, cost);
                 return Verdict::Made(result);
+            }
+            if survey::count_young(0) {
+                admission::examine(named);
             }
         }
     }

@@ -1,10 +1,8 @@
 //! Why a call by path goes to the kernel, which calls hand files over, and why a process serves
 //! nothing: for the report.
 
-use core::sync::atomic::{
-    AtomicPtr, AtomicU8, AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use crate::counts::{self, CallCounts};
 
@@ -90,8 +88,7 @@ reasons! {
 pub(crate) struct Reasons {
     passed: [AtomicU64; Why::ALL.len()],
     refusal: AtomicU8,
-    fleet_text: AtomicPtr<u8>,
-    fleet_text_length: AtomicUsize,
+    fleet_text: AtomicPtr<c_char>,
 }
 
 /// Counts a call that goes to the kernel.
@@ -118,23 +115,16 @@ pub(crate) fn refusal() -> Refusal {
     Refusal::ALL.get(usize::from(raw)).copied().unwrap_or(Refusal::None)
 }
 
-/// Sets the text of the fleet's refusal. Called under the lock.
-pub(crate) fn set_fleet_text(text: &'static str) {
-    Reasons::here().fleet_text_length.store(0, Relaxed);
-    Reasons::here().fleet_text.store(text.as_ptr().cast_mut(), Release);
-    Reasons::here().fleet_text_length.store(text.len(), Release);
+pub(crate) fn set_fleet_text(text: &'static CStr) {
+    Reasons::here().fleet_text.store(text.as_ptr().cast_mut(), Relaxed);
 }
 
+/// The text of the fleet's refusal.
 pub(crate) fn fleet_text() -> &'static str {
-    let length = Reasons::here().fleet_text_length.load(Acquire);
-    let text = Reasons::here().fleet_text.load(Acquire);
-    if length == 0 || text.is_null() {
-        return "";
-    }
-    // SAFETY: both come from one text, because the process ends or has one thread that writes
-    // reports when this is called. A text is never freed.
-    let bytes = unsafe { core::slice::from_raw_parts(text, length) };
-    core::str::from_utf8(bytes).unwrap_or("")
+    let text = Reasons::here().fleet_text.load(Relaxed);
+    // SAFETY: it is a string that is never freed.
+    let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) });
+    text.and_then(|text| text.to_str().ok()).unwrap_or_default()
 }
 
 impl Reasons {

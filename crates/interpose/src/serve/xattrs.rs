@@ -93,20 +93,17 @@ pub(super) fn change_at(
     (address, new): (usize, Option<(Bytes, usize)>),
     admission: &Admission,
 ) -> Result<Found<()>, Why> {
-    match (name(address, &mut Name::new()).ok_or(Why::Flags)?, new) {
-        (Named::OfUser(name), new) => {
-            let (mut copy, of) = ([0; VALUE_MAX], Bearer::At(place, follow));
-            let new = match new {
-                Some((value, flags)) => Some(read_new(value, flags, &mut copy).ok_or(Why::Flags)?),
-                None => None,
-            };
-            admission::under_lock(admission, |room| {
-                let name = name.owned(room).ok_or(Why::Flags)?;
-                Ok(fleet::change(&mut room.client, of, &name, new))
-            })
-        }
-        (Named::Acl(_), _) => Err(Why::Flags),
-    }
+    let (mut copied, mut copy) = (Name::new(), [0; VALUE_MAX]);
+    let Some(Named::OfUser(name)) = name(address, &mut copied) else { return Err(Why::Flags) };
+    let new = match new {
+        Some((value, flags)) => Some(read_new(value, flags, &mut copy).ok_or(Why::Flags)?),
+        None => None,
+    };
+    let of = Bearer::At(place, follow);
+    admission::under_lock(admission, |room| {
+        let name = name.owned(room).ok_or(Why::Flags)?;
+        Ok(fleet::change(&mut room.client, of, &name, new))
+    })
 }
 
 /// The result of a call on an access control list, for a file that has none.

@@ -78,8 +78,8 @@ pub(in super::super) fn open(call: &SystemCall, verdict: Verdict) -> Verdict {
     }
     let forks = pending::forks();
     let result = match verdict {
-        Verdict::Pass => make(call),
-        Verdict::Wait => make_waiting(call),
+        Verdict::Pass => make(call, false).0,
+        Verdict::Wait => make(call, true).0,
         Verdict::Made(result) => result,
         Verdict::Served(_) | Verdict::Change => return verdict,
     };
@@ -112,17 +112,13 @@ fn may_be_ours(found: &Statx) -> bool {
     is_ours && found.is_regular()
 }
 
-fn make(call: &SystemCall) -> isize {
-    memory::change(call).unwrap_or_else(|| call.make())
-}
-
-/// Makes the call as the entry does for [`Verdict::Wait`].
-fn make_waiting(call: &SystemCall) -> isize {
-    let (result, cycles) = clock::timed(|| make(call));
-    if cycles >= clock::LONG_CYCLES {
+/// Makes a call, as the entry does if it may wait. Returns the cycles that it has taken as well.
+fn make(call: &SystemCall, may_wait: bool) -> (isize, u64) {
+    let made = clock::timed(|| memory::change(call).unwrap_or_else(|| call.make()));
+    if may_wait && made.1 >= clock::LONG_CYCLES {
         clock::note_wait();
     }
-    result
+    made
 }
 
 /// Decides a call while files are pending. `None` if it is not made here. `may_wait`: it is of a
@@ -183,14 +179,12 @@ fn on_file(call: &SystemCall, may_wait: bool, number: usize) -> Option<Verdict> 
         pending::end(number, Made::Other);
         return Some(failed);
     }
-    let (result, cycles) = clock::timed(|| make(call));
+    let (result, cycles) = make(call, may_wait);
     let made = made(call, result, cycles);
     pending::end(number, made);
-    let is_admitted = facts::is_any_current();
-    if is_admitted && may_wait && cycles >= clock::LONG_CYCLES {
-        clock::note_wait();
-    }
-    if !is_admitted && let Made::Write(cycles) = made {
+    if !facts::is_any_current()
+        && let Made::Write(cycles) = made
+    {
         admission::pay_for_file(number, cycles);
     }
     Some(Verdict::Made(result))

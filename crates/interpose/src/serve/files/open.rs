@@ -154,12 +154,12 @@ fn check(attr: &Attr, flags: u32, admission: &Admission) -> Result<(), Why> {
     match attr.kind {
         FileKind::Directory if flags & O_PATH != 0 => return Ok(()),
         FileKind::Directory => {}
-        _ if flags & O_PATH != 0 => return Err(Why::NoFile),
-        FileKind::Regular if flags & O_DIRECTORY == 0 => {}
+        FileKind::Regular if flags & (O_PATH | O_DIRECTORY) == 0 => {
+            if attr.size > SERVED_MAX {
+                return Err(Why::Large);
+            }
+        }
         _ => return Err(Why::NoFile),
-    }
-    if attr.kind == FileKind::Regular && attr.size > SERVED_MAX {
-        return Err(Why::Large);
     }
     if record_locks::has(attr.ino) {
         return Err(Why::Locked);
