@@ -71,7 +71,7 @@ struct Entry {
 pub(crate) fn keep(variable: &[u8]) {
     let Some(at) = NAMES.iter().position(|name| variable.starts_with(name)) else { return };
     let loads = |variable: &[u8]| variable.windows(LIBRARY.len()).any(|it| it == LIBRARY);
-    let needed = variable.len() < ENTRY && (!loads_libraries(at) || loads(variable));
+    let needed = variable.len() < ENTRY && (at >= LISTS || loads(variable));
     let entry = &Variables::here().entries[at];
     if needed && entry.length.load(Relaxed) == 0 {
         let start = Variables::here().used.fetch_add(variable.len() / WORD + 1, Relaxed);
@@ -83,11 +83,6 @@ pub(crate) fn keep(variable: &[u8]) {
         entry.start.store(start, Relaxed);
         entry.length.store(variable.len(), Relaxed);
     }
-}
-
-/// Whether the variable is a list of libraries.
-fn loads_libraries(at: usize) -> bool {
-    at < LISTS
 }
 
 /// Why the program is left alone, according to this value of `WARREN_INTERPOSE`.
@@ -211,7 +206,7 @@ fn examine(environment: usize) -> Option<Found> {
         }
         for (at, name) in NAMES.iter().enumerate() {
             if starts_with(&mut strings, variable, name)? {
-                found.kept[at] = if !loads_libraries(at) {
+                found.kept[at] = if at >= LISTS {
                     Variable::Settled
                 } else if strings.byte(variable + name.len())? == 0 {
                     Variable::Empty(found.count)

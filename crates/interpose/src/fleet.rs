@@ -128,11 +128,9 @@ pub(crate) fn admit(
         place[1].store(length, Relaxed);
     }
     let hot = Hot { connection, answers, root, files };
-    for (place, number) in
-        Descriptors::here().0.iter().zip([descriptors.start, descriptors.end - 1])
-    {
-        place.store(number, Relaxed);
-    }
+    let [first, last] = &Descriptors::here().0;
+    first.store(descriptors.start, Relaxed);
+    last.store(descriptors.end - 1, Relaxed);
     client.set(Some(Box::new(slow)));
     Halves::here().hot.store(Box::into_raw(Box::new(hot)), Release);
     Ok(Admitted { descriptors, root, attr, rules })

@@ -32,29 +32,23 @@ use crate::threads::Threads;
 use crate::trampoline::OpenRegion;
 use crate::{exec, fleet, frame, image, inode_numbers, object, patch, report, scan, signal};
 
-/// The fates of a part at the events for which something is to be done.
+/// The functions that change a part at an event. Without one, the part is kept as it is.
 struct Fates<P> {
-    fork: Fate<fn(&P)>,
-    thread: Fate<fn(&P)>,
-    end: Fate<fn(&P, &mut Room)>,
+    fork: Option<fn(&P)>,
+    thread: Option<fn(&P)>,
+    end: Option<fn(&P, &mut Room)>,
 }
 
 /// A row of the table: what becomes of the part in a child of `fork`, in a child of `vfork`, at
 /// exec, before the program has a second thread, and at the end of an admission, under the lock.
 const fn fates<P>(
-    fork: Fate<fn(&P)>,
+    fork: Option<fn(&P)>,
     _vfork: Vfork,
     _exec: Exec,
-    thread: Fate<fn(&P)>,
-    end: Fate<fn(&P, &mut Room)>,
+    thread: Option<fn(&P)>,
+    end: Option<fn(&P, &mut Room)>,
 ) -> Fates<P> {
     Fates { fork, thread, end }
-}
-
-enum Fate<F> {
-    /// The part stays as it is.
-    Kept,
-    Run(F),
 }
 
 /// The use that a child of `vfork` makes of a part of its parent's state. They share the memory.
@@ -77,7 +71,7 @@ enum Exec {
 }
 
 use Exec::{Environment, Gone, HandedOver};
-use Fate::{Kept, Run};
+use Option::{None as Kept, Some as Run};
 use Vfork::{Left, Lent, Shared};
 
 macro_rules! process {

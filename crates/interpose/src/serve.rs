@@ -109,8 +109,3 @@ pub(crate) fn on_call_32() {
         admission::never(Refusal::Calls32, false);
     }
 }
-
-/// The program is about to make a child, with signals blocked: see `lending`.
-pub(crate) fn begin_child(flags: usize) -> bool {
-    files::lending::begin_child(flags)
-}

@@ -27,7 +27,8 @@ use crate::abi::{
     CLONE_VFORK, CLONE_VM, E2BIG, SET_SIZE, SIG_BLOCK, SIGCHLD, SIGSYS_BIT, borrows_memory, nr,
 };
 use crate::frame::{Frame, Next, PARENTS, Parents, Resume, SCRATCH, child};
-use crate::serve::{self, watch};
+use crate::serve::files::lending;
+use crate::serve::watch;
 use crate::state::{Life, is_filtered};
 use crate::threads::Threads;
 use crate::{dispatch, exec, probe, process, stub};
@@ -157,7 +158,7 @@ fn hold_signals(frame: &mut Frame, flags: usize) {
     let args = [SIG_BLOCK, &raw const all as usize, &raw mut frame.mask as usize, SET_SIZE];
     // SAFETY: both masks live longer than the call.
     let held = !is_filtered() && unsafe { stub::call(nr::RT_SIGPROCMASK, args) } == 0;
-    let is_noted = held && serve::begin_child(flags);
+    let is_noted = held && lending::begin_child(flags);
     frame.held = usize::from(held) | usize::from(is_noted) << 1;
 }
 

@@ -109,9 +109,7 @@ impl Slow {
         let is_valid = guard.holds(&hot.connection);
         Ok(is_valid.then_some(Listing { ino: dir.ino, guard, records }))
     }
-}
 
-impl Slow {
     fn page(&mut self, dir: InodeRef, cookie: u64) -> Option<(InodeRef, DirEntries, bool)> {
         let (bytes_max, leased) = (PAGE_BYTES, false);
         let request = Request::ReadDir { dir: dir.ino, cookie, bytes_max, leased };

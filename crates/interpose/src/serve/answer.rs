@@ -23,7 +23,8 @@ const SECTORS_PER_BLOCK: u64 = 8;
 pub(crate) fn stat(attr: &Attr, mount: &MountFacts) -> [u64; STAT_WORDS] {
     let mut words = [0; STAT_WORDS];
     let (major, minor) = mount.device;
-    words[0] = u64::from(encode(major, minor));
+    // The kernel's encoding of a device in 32 bits.
+    words[0] = u64::from(minor & 0xff | major << 8 | (minor & !0xff) << 12);
     words[1] = number_of(attr.ino);
     words[2] = u64::from(attr.nlink);
     words[3] = pair(mode(attr), attr.uid);
@@ -85,11 +86,6 @@ fn sectors(attr: &Attr) -> u64 {
     attr.blocks.saturating_mul(SECTORS_PER_BLOCK)
 }
 
-/// The kernel's encoding of a device in 32 bits.
-fn encode(major: u32, minor: u32) -> u32 {
-    minor & 0xff | major << 8 | (minor & !0xff) << 12
-}
-
 /// The answer of `access` for an inode, in the kernel's order of checks.
 pub(crate) fn access(attr: &Attr, wanted: u32, facts: &Facts) -> Result<(), Errno> {
     let is_dir = attr.kind == FileKind::Directory;
@@ -125,10 +121,9 @@ pub(crate) fn give(attr: &Attr, request: &Request, admission: &Admission) -> Res
     let facts = admission.facts;
     match request.want {
         Want::Access { mode } if needs_kernel(attr, mode, facts) => Err(Why::Kernel),
-        Want::Access { mode } => match access(attr, mode, facts) {
-            Ok(()) => Ok(0),
-            Err(errno) => Ok(-(errno.raw() as isize)),
-        },
+        Want::Access { mode } => {
+            Ok(access(attr, mode, facts).map_or_else(|errno| -(errno.raw() as isize), |()| 0))
+        }
         // The kernel shows the device's block size.
         _ if attr.kind == FileKind::BlockDevice => Err(Why::Device),
         Want::Stat => write_words(&stat(attr, &facts.mount), request.buffer),

@@ -14,7 +14,7 @@
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{
     AtomicU64,
-    Ordering::{AcqRel, Acquire, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
 /// One millisecond or less.
@@ -66,9 +66,7 @@ pub(crate) fn now() -> Moment {
 /// A look that began at this moment has found the mount as it was.
 pub(crate) fn renew(moment: Moment) {
     Clock::here().seen_at.store(moment.at, Relaxed);
-    Clock::here()
-        .seen_waits
-        .store(moment.waits.wrapping_add(1), core::sync::atomic::Ordering::Release);
+    Clock::here().seen_waits.store(moment.waits.wrapping_add(1), Release);
 }
 
 /// Whether the fleet lives. It is asked once in a while, also if calls have waited: until another

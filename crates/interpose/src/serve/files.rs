@@ -57,7 +57,7 @@ use crate::abi::{
     F_SETFD, FD_CLOEXEC, TCGETS, nr,
 };
 use crate::call::{SystemCall, Verdict};
-use crate::fleet::{self as client, files as fleet, watches};
+use crate::fleet::{files as fleet, watches};
 use crate::state::is_child;
 use crate::stub;
 use crate::syscalls::OnFile;
@@ -249,15 +249,7 @@ fn of_descriptor(call: &SystemCall) -> Option<(Served, request::Request)> {
 
 fn stat(file: &Served, request: &request::Request) -> Option<isize> {
     let admission = admission::current()?;
-    let attr = match file.held() {
-        None => {
-            admission::waiting(|room| client::directories::attr(&mut room.client, file.node()))??
-        }
-        Some(held) => match fleet::attr(held) {
-            Some(attr) => attr,
-            None => admission::waiting(|room| fleet::refresh(&mut room.client, held))??,
-        },
-    };
+    let attr = read::attr(file)?;
     if !admission.is_current() || !file.is_open() {
         return None;
     }
@@ -299,7 +291,7 @@ fn release(file: &Served) {
         admission::waiting(|room| fleet::drop_held(&mut room.client, held));
     }
     if let Some(handle) = file.handle() {
-        admission::waiting(|room| client::written::close(&mut room.client, handle));
+        admission::waiting(|room| crate::fleet::written::close(&mut room.client, handle));
     }
 }
 

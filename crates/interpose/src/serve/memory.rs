@@ -98,12 +98,8 @@ pub(crate) fn change(call: &SystemCall) -> Option<isize> {
 
 fn takes_away(call: &SystemCall) -> bool {
     let [_, _, third, fourth, ..] = call.args;
-    let advises_harm = |advice: usize| {
-        u32::try_from(advice)
-            .ok()
-            .and_then(|advice| HARMLESS_ADVICES.checked_shr(advice))
-            .is_none_or(|mask| mask & 1 == 0)
-    };
+    let is_known = |advice: usize| advice < u64::BITS as usize;
+    let advises_harm = |advice| !is_known(advice) || HARMLESS_ADVICES >> advice & 1 == 0;
     match call.row().care {
         Care::Map => fourth & MAP_FIXED != 0,
         Care::Advise => advises_harm(third),

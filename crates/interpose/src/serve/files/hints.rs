@@ -4,12 +4,11 @@
 use linux_raw_sys::general::{O_ACCMODE, O_WRONLY, RWH_WRITE_LIFE_EXTREME};
 
 use crate::abi::{EINVAL, POSIX_FADV_NOREUSE, POSIX_FADV_WILLNEED, nr};
-use crate::fleet::directories as fleet;
 use crate::stub;
 
-use super::super::lock::Room;
 use super::super::{admission, memory, statfs};
 use super::placeholder;
+use super::read::attr;
 use super::table::Served;
 
 /// All flags of `sync_file_range`.
@@ -41,9 +40,7 @@ pub(super) fn sync_range(offset: usize, length: usize, flags: usize) -> Option<i
 pub(super) fn set_lifetime(file: &Served, address: usize) -> Option<isize> {
     let [lifetime] = memory::words(address)?;
     let uid = admission::current()?.facts.identity.uid;
-    let attr = |room: &mut Room| fleet::attr(&mut room.client, file.node());
-    let owner = || admission::waiting(attr)?.map(|attr| attr.uid);
-    if uid != 0 && owner()? != uid {
+    if uid != 0 && attr(file)?.uid != uid {
         return None;
     }
     Some(if lifetime.cast_unsigned() <= LIFETIME_MAX { 0 } else { -EINVAL })

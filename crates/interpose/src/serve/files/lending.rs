@@ -57,7 +57,7 @@ pub(super) fn before_child(call: &SystemCall, flags: usize) {
 /// The kernel has taken over what the child must find, but another thread, or a handler, may have
 /// opened a file since. From here on none is opened, so that the child has no placeholder but those
 /// of files that stay.
-pub(in super::super) fn begin_child(flags: usize) -> bool {
+pub(crate) fn begin_child(flags: usize) -> bool {
     let has_copy = flags & CLONE_FILES == 0 && (!borrows_memory(flags) || has_threads());
     if !has_copy || is_child() {
         return false;

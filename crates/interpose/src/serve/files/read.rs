@@ -1,7 +1,9 @@
 //! Reading, and the offset.
 
+use warren_proto::Attr;
+
 use crate::abi::{EINVAL, ENXIO, SEEK_CUR, SEEK_DATA, SEEK_END, SEEK_HOLE, SEEK_SET};
-use crate::fleet::files as fleet;
+use crate::fleet::{directories, files as fleet};
 
 use super::super::lock::Room;
 use super::super::{admission, memory};
@@ -128,10 +130,15 @@ pub(super) fn target(
     (to < OFFSET_END).then_some(Ok(to))
 }
 
+/// The attributes of an open file: as they are known, else through a request.
+pub(super) fn attr(file: &Served) -> Option<Attr> {
+    match file.held() {
+        None => admission::waiting(|room| directories::attr(&mut room.client, file.node()))?,
+        Some(held) => fleet::attr(held)
+            .or_else(|| admission::waiting(|room| fleet::refresh(&mut room.client, held))?),
+    }
+}
+
 fn size(file: &Served) -> Option<u64> {
-    let held = file.held()?;
-    let attr = fleet::attr(held);
-    let refresh = |room: &mut Room| fleet::refresh(&mut room.client, held);
-    let attr = attr.or_else(|| admission::waiting(refresh)?);
-    attr.map(|attr| attr.size)
+    file.held().and_then(|_| attr(file)).map(|attr| attr.size)
 }

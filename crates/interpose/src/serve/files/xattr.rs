@@ -1,10 +1,6 @@
 //! Calls on extended attributes by descriptors of files that are served.
 
-use warren_proto::Attr;
-
 use crate::call::SystemCall;
-use crate::fleet::directories;
-use crate::fleet::files as held;
 use crate::fleet::xattrs::{self as fleet, Bearer};
 use crate::syscalls::OnFile;
 
@@ -12,6 +8,7 @@ use super::super::admission;
 use super::super::lock::Room;
 use super::super::name::Name;
 use super::super::xattrs::{Named, VALUE_MAX, name, no_list, read_new, result_of};
+use super::read::attr;
 use super::table::Served;
 
 /// `fgetxattr`, `fsetxattr` and `flistxattr`. `None` if the kernel is to make the call.
@@ -47,12 +44,5 @@ pub(super) fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Opti
             }
         },
         _ => None,
-    }
-}
-
-fn attr(file: &Served) -> Option<Attr> {
-    match file.held().and_then(held::attr) {
-        Some(attr) => Some(attr),
-        None => admission::waiting(|room| directories::attr(&mut room.client, file.node()))?,
     }
 }
