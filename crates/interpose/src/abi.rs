@@ -113,7 +113,6 @@ const _: () = assert!(core::mem::offset_of!(Context, registers) == 40);
 const _: () = assert!(core::mem::offset_of!(Context, mask) == 0x128);
 const _: () = assert!(core::mem::offset_of!(SigInfo, call_address) == 16);
 
-/// Whether a call's result is an error.
 pub(crate) fn is_error(result: isize) -> bool {
     (ERRORS..0).contains(&result)
 }

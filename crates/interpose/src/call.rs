@@ -14,7 +14,6 @@ pub(crate) struct SystemCall {
 }
 
 impl SystemCall {
-    /// The row of the call.
     #[inline]
     pub(crate) fn row(&self) -> &'static Row {
         syscalls::row(self.number)

@@ -116,7 +116,6 @@ enum Variable {
     Empty(usize),
 }
 
-/// An environment.
 struct Found {
     count: usize,
     kept: [Variable; KEPT],

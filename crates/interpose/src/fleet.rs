@@ -187,7 +187,6 @@ fn credentials() -> Credentials {
     }
 }
 
-/// Ends the admission.
 pub(crate) fn end(client: &mut Client) {
     let ended = hot();
     Halves::here().hot.store(null_mut(), Release);
@@ -297,7 +296,6 @@ pub(crate) fn volume(client: &mut Client) -> Option<StatFs> {
     }
 }
 
-/// The target of the symbolic link at a path.
 pub(crate) fn read_link(client: &mut Client, path: &[u8], start: InodeRef) -> Found<Box<[u8]>> {
     let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Found::Kernel };
     let mut call = slow.call(path, (hot.root, start), false, PathOp::ReadLink);

@@ -94,7 +94,6 @@ pub(crate) mod child {
 }
 
 impl Frame {
-    /// The call is done and returns this.
     pub(crate) fn done(&mut self, result: isize) -> Next {
         self.result = result;
         Next::Done

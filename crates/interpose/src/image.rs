@@ -51,7 +51,6 @@ const CALLS_BEFORE: usize = 24;
 /// and filling takes one. The other process may be stopped.
 const TRIES: usize = 256;
 
-/// The image in this process.
 pub(crate) struct Image {
     /// The text that the image may take the place of, or has taken the place of. 0 for none.
     start: AtomicUsize,

@@ -9,7 +9,6 @@ pub(crate) const OF_LINKS: &[u8] = b"/proc/self/fd/";
 /// Digits of the largest number, and a zero.
 pub(crate) const DIGITS: usize = 21;
 
-/// Opens a file.
 pub(crate) fn open(path: &CStr) -> Option<usize> {
     // SAFETY: the path is a string.
     let opened = unsafe { stub::call(nr::OPENAT, [AT_FDCWD, path.as_ptr() as usize, O_CLOEXEC]) };

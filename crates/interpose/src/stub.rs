@@ -123,13 +123,11 @@ pub(crate) fn control(descriptor: usize, command: usize, argument: usize) -> isi
     unsafe { call(nr::FCNTL, [descriptor, command, argument]) }
 }
 
-/// `lseek`.
 pub(crate) fn seek(descriptor: usize, offset: usize, whence: usize) -> isize {
     // SAFETY: it moves the position in a file.
     unsafe { call(nr::LSEEK, [descriptor, offset, whence]) }
 }
 
-/// `fstat`.
 pub(crate) fn stat(descriptor: usize) -> Option<[u64; STAT_WORDS]> {
     let mut stat = [0_u64; STAT_WORDS];
     // SAFETY: the kernel writes into `stat`.

@@ -19,7 +19,6 @@ pub(super) const COPIED_MAX: u64 = OPEN_DATA_MAX;
 /// Rooms at first: a mebibyte.
 const ROOMS: u32 = 64;
 
-/// The files that a client holds, and their data.
 pub(super) struct Files {
     pub held: HeldFiles<&'static [AtomicU64]>,
     rooms: Rooms,

@@ -12,14 +12,12 @@ const LISTINGS: usize = 32;
 /// `struct linux_dirent64`: inode, next offset, length, type, name, a zero; a multiple of 8 bytes.
 const NAME_AT: usize = 19;
 
-/// One directory.
 pub(super) struct Listing {
     pub ino: Ino,
     pub guard: Guard,
     pub records: Vec<u8>,
 }
 
-/// The listings that a client keeps.
 #[derive(Default)]
 pub(super) struct Listings {
     pub kept: Vec<Listing>,

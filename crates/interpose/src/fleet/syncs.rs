@@ -75,7 +75,6 @@ fn request(Opened { handle, .. }: Opened, data_only: bool) -> Request {
     Request::Fsync { ino: handle.ino, handle: Some(handle), data_only }
 }
 
-/// Makes a file durable.
 pub(crate) fn sync(client: &mut Client, file: File) -> Found<()> {
     let Some(slow) = client.slow() else { return Found::Kernel };
     let Some(opened) = slow.opened(file) else { return Found::Kernel };
@@ -85,7 +84,6 @@ pub(crate) fn sync(client: &mut Client, file: File) -> Found<()> {
     if answered.answer.is_ok() { Found::Is(()) } else { Found::Kernel }
 }
 
-/// Sends the request.
 pub(crate) fn begin(client: &mut Client, file: File) -> Begun {
     let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Begun::Kernel };
     let is_free = |slot: &Slot| slot.submitted().is_none();
@@ -107,7 +105,6 @@ pub(crate) fn wait(sent: &Sent) {
     sent.connection.await_answer(sent.slot, sent.call);
 }
 
-/// Takes the answer.
 pub(crate) fn end(client: &mut Client, sent: &Sent) -> Found<()> {
     let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Found::Kernel };
     if !core::ptr::eq(&raw const hot.connection, sent.connection) {

@@ -47,7 +47,6 @@ pub(crate) enum Wrote {
     Lost,
 }
 
-/// Opens an inode.
 pub(crate) fn open(client: &mut Client, node: InodeRef, access: AccessMode) -> Found<WrittenFile> {
     let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Found::Kernel };
     let access = access | AccessMode::SOLE;
@@ -201,7 +200,6 @@ pub(crate) fn find_data(
     }
 }
 
-/// Closes a file.
 pub(crate) fn close(client: &mut Client, handle: Handle) {
     if let Some(slow) = client.slow() {
         slow.close(handle);

@@ -84,7 +84,6 @@ impl Open {
         ((stat[3] >> 32) as isize == user).then_some(stat[6] as usize)
     }
 
-    /// The header of an image.
     pub(super) fn header(&self) -> Option<Header> {
         let mut bytes = [0; size_of::<Header>()];
         self.read(&mut bytes, 0)?;

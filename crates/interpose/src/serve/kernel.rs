@@ -20,7 +20,6 @@ const FLAGS: usize = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT;
 
 pub(crate) const MOUNT_ROOT: u64 = STATX_ATTR_MOUNT_ROOT as u64;
 
-/// The kernel's description of a file.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Statx(pub(crate) statx);

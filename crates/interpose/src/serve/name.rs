@@ -119,7 +119,6 @@ impl Prefix {
         }
     }
 
-    /// Another prefix.
     pub(crate) fn copy(&self, from: &Self) {
         let mut bytes = [0; PREFIX];
         self.set(from.read(&mut bytes).iter().copied());

@@ -20,7 +20,6 @@ pub(super) fn of_descriptor(buffer: usize) -> Option<isize> {
     admission::under_lock(&admission, |room| give(&mut room.client, buffer, &admission)).ok()
 }
 
-/// Asks the fleet.
 pub(super) fn give(
     client: &mut Client,
     buffer: usize,

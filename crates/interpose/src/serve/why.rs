@@ -119,7 +119,6 @@ pub(crate) fn set_fleet_text(text: &'static CStr) {
     Reasons::here().fleet_text.store(text.as_ptr().cast_mut(), Relaxed);
 }
 
-/// The text of the fleet's refusal.
 pub(crate) fn fleet_text() -> &'static str {
     let text = Reasons::here().fleet_text.load(Relaxed);
     // SAFETY: it is a string that is never freed.

@@ -108,7 +108,6 @@ impl Drop for Snapshot {
     }
 }
 
-/// The name of a snapshot.
 fn name<'a>(path: &[u8], room: &'a mut [u8; NAME_MAX]) -> &'a CStr {
     let rest = NAME_MAX - NAME.len() - 1;
     let shown = &path[path.len().saturating_sub(rest)..];

@@ -56,7 +56,6 @@ pub(super) fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Opti
     }
 }
 
-/// Bytes of the program's memory.
 struct Data {
     pieces: [(usize, usize); PIECES_MAX],
     length: usize,
