@@ -116,6 +116,7 @@ enum Variable {
     Empty(usize),
 }
 
+/// An environment.
 struct Found {
     count: usize,
     kept: [Variable; KEPT],

@@ -71,8 +71,8 @@ enum Exec {
 }
 
 use Exec::{Environment, Gone, HandedOver};
-use Option::{None as Kept, Some as Run};
 use Vfork::{Left, Lent, Shared};
+use core::option::Option::{None as Kept, Some as Run};
 
 macro_rules! process {
     ($($(#[$doc:meta])* $group:ident: $Group:ident {

@@ -53,12 +53,8 @@ impl SlowLock {
         }
         // `struct timespec`
         let limit = [at_most.as_secs(), u64::from(at_most.subsec_nanos())];
-        let args = [
-            self.0.as_ptr() as usize,
-            FUTEX_WAIT_PRIVATE,
-            AWAITED as usize,
-            limit.as_ptr() as usize,
-        ];
+        let word = self.0.as_ptr() as usize;
+        let args = [word, FUTEX_WAIT_PRIVATE, AWAITED as usize, limit.as_ptr() as usize];
         // SAFETY: the kernel compares the word, and reads `limit`.
         unsafe { stub::call(nr::FUTEX, args) };
     }

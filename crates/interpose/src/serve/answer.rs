@@ -120,20 +120,18 @@ pub(crate) fn needs_kernel(attr: &Attr, wanted: u32, facts: &Facts) -> bool {
 pub(crate) fn give(attr: &Attr, request: &Request, admission: &Admission) -> Result<isize, Why> {
     let facts = admission.facts;
     match request.want {
-        Want::Access { mode } if needs_kernel(attr, mode, facts) => Err(Why::Kernel),
-        Want::Access { mode } => {
+        Want::Access(mode) if needs_kernel(attr, mode, facts) => Err(Why::Kernel),
+        Want::Access(mode) => {
             Ok(access(attr, mode, facts).map_or_else(|errno| -(errno.raw() as isize), |()| 0))
         }
         // The kernel shows the device's block size.
         _ if attr.kind == FileKind::BlockDevice => Err(Why::Device),
         Want::Stat => write_words(&stat(attr, &facts.mount), request.buffer),
-        Want::Statx { mask } => {
-            write_words(statx(attr, &facts.mount, mask)?.words(), request.buffer)
-        }
+        Want::Statx(mask) => write_words(statx(attr, &facts.mount, mask)?.words(), request.buffer),
         Want::ReadLink
         | Want::StatMount
         | Want::Open { .. }
-        | Want::GetXattr { .. }
+        | Want::GetXattr(_)
         | Want::ListXattr => Err(Why::Flags),
     }
 }

@@ -91,7 +91,9 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
         keep_open(first, set, follow, admission)?;
     }
     watchers::leave(first, follow, admission)?;
-    let change = |op| change_one(first, follow, op, admission);
+    let change = |op| {
+        admission::under_lock(admission, |room| Ok(names::at(&mut room.client, first, follow, op)))
+    };
     let found = match want {
         Want::Rename(to, flags) => change_two(first, to, admission, |client, from, to| {
             // Until a kernel looks up the new name of a directory, `..` of processes that are in
@@ -117,15 +119,6 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
         Want::SetXattr(name, new) => xattrs::change_at(first, follow, (name, new), admission)?,
     };
     found.result().ok_or(Why::Kernel)
-}
-
-fn change_one(
-    place: Place<'_>,
-    follow: bool,
-    op: PathOp,
-    admission: &Admission,
-) -> Result<Found<()>, Why> {
-    admission::under_lock(admission, |room| Ok(names::at(&mut room.client, place, follow, op)))
 }
 
 /// Changes two names. This takes more of the program's stack, so it has a frame of its own.

@@ -88,12 +88,12 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
             return files::open(&opening, admission);
         }
         Want::ReadLink => return read_link(place, room, admission),
-        Want::GetXattr { name } => {
+        Want::GetXattr(name) => {
             return xattrs::get_at(place, follow_last, (name, room), admission);
         }
         Want::ListXattr => return xattrs::list_at(place, follow_last, room, admission),
         Want::StatMount => return stat_mount(place, request.buffer, admission),
-        Want::Stat | Want::Statx { .. } | Want::Access { .. } => {}
+        Want::Stat | Want::Statx(_) | Want::Access(_) => {}
     }
     let is_fresh = clock::is_fresh();
     let known = if is_fresh { fleet::known(path, start, follow_last) } else { None };

@@ -175,7 +175,7 @@ fn begin() {
 /// Whether `length` bytes from `address` on can be written. One byte of them in each page may be
 /// overwritten.
 pub(crate) fn is_writable(address: usize, length: usize) -> bool {
-    let is_good = |page| {
+    let is_good = |page: usize| {
         let byte = address.max(page * PAGE);
         KnownPages::here().writable.probe(page, || byte_writable(byte))
     };

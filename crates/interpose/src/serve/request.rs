@@ -24,17 +24,13 @@ const MASK: u32 = BASIC_STATS | BTIME | MNT_ID | MNT_ID_UNIQUE;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
     Stat,
-    Statx {
-        mask: u32,
-    },
-    Access {
-        mode: u32,
-    },
+    /// The mask that is asked for.
+    Statx(u32),
+    /// The access that is asked for.
+    Access(u32),
     ReadLink,
     /// The address of its name.
-    GetXattr {
-        name: usize,
-    },
+    GetXattr(usize),
     ListXattr,
     /// The answer of `statfs` for the mount.
     StatMount,
@@ -100,7 +96,7 @@ impl Request {
             nr::GETXATTR | nr::LGETXATTR => Ok(Self {
                 follow_last: call.number == nr::GETXATTR,
                 size: d,
-                ..plain(Want::GetXattr { name: b }, a, c)
+                ..plain(Want::GetXattr(b), a, c)
             }),
             nr::LISTXATTR | nr::LLISTXATTR => Ok(Self {
                 follow_last: call.number == nr::LISTXATTR,
@@ -118,7 +114,7 @@ impl Request {
                 let allowed = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_EMPTY_PATH;
                 with_flags(at(Want::Stat, c), d, allowed)
             }
-            nr::STATX => statx(at(Want::Statx { mask: d as u32 }, e), c, d as u32),
+            nr::STATX => statx(at(Want::Statx(d as u32), e), c, d as u32),
             _ => Err(Why::Flags),
         }
     }
@@ -159,7 +155,7 @@ fn with_flags(request: Request, flags: usize, allowed: u32) -> Result<Request, W
 
 fn access(mode: usize) -> Result<Want, Why> {
     let mode = mode as u32 as usize;
-    if mode & !ACCESS_MODES == 0 { Ok(Want::Access { mode: mode as u32 }) } else { Err(Why::Flags) }
+    if mode & !ACCESS_MODES == 0 { Ok(Want::Access(mode as u32)) } else { Err(Why::Flags) }
 }
 
 /// The kernel takes the size as an `int`.
@@ -204,13 +200,13 @@ mod tests {
             Ok(Named { path: 1, descriptor: Some(5) })
         );
         let statx = decode(nr::STATX, [usize::MAX - 99, 1, 0x2000, 0xfff, 2, 0]).expect("plain");
-        assert_eq!(statx, Request { want: Want::Statx { mask: 0xfff }, ..wanted });
+        assert_eq!(statx, Request { want: Want::Statx(0xfff), ..wanted });
         let mount = decode(nr::STATFS, [1, 2, 0, 0, 0, 0]).expect("plain");
         assert_eq!(mount, Request { want: Want::StatMount, ..wanted });
         let link = decode(nr::READLINKAT, [CWD, 1, 2, 1 << 32 | 7, 0, 0]).expect("plain");
         assert_eq!((link.want, link.size), (Want::ReadLink, 7));
         let access = decode(nr::FACCESSAT, [CWD, 1, 5, 77, 0, 0]).expect("flags are no argument");
-        assert_eq!((access.want, access.named.path), (Want::Access { mode: 5 }, 1));
+        assert_eq!((access.want, access.named.path), (Want::Access(5), 1));
         assert_eq!(
             decode(nr::FACCESSAT2, [CWD, 1, 0, 0x300, 0, 0]).map(|it| it.follow_last),
             Ok(false)

@@ -1,9 +1,9 @@
 //! Calls of the program that change what answers rest on, and calls that may wait.
 
 use crate::abi::{
-    CLONE_FILES, CLONE_FS, CLONE_NEWPID, CLONE_THREAD, CLONE_VFORK, CLONE_VM, EBADF, EBUSY, ESPIPE,
-    F_NOTIFY, F_SETLK, F_SETLKW, PR_CAP_AMBIENT, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS,
-    PR_SET_SECCOMP, PR_SET_SECUREBITS, PR_SET_TSC, RLIMIT_FSIZE, SEEK_CUR, borrows_memory, nr,
+    CLONE_FILES, CLONE_FS, CLONE_NEWPID, CLONE_THREAD, CLONE_VM, EBADF, EBUSY, ESPIPE, F_NOTIFY,
+    F_SETLK, F_SETLKW, PR_CAP_AMBIENT, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP,
+    PR_SET_SECUREBITS, PR_SET_TSC, RLIMIT_FSIZE, SEEK_CUR, borrows_memory, nr,
 };
 use crate::call::{SystemCall, Verdict};
 use crate::state::{has_threads, is_child};
@@ -186,6 +186,7 @@ fn is_plain(flags: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::CLONE_VFORK;
 
     #[test]
     fn children_and_threads_of_a_usual_kind_are_plain() {

@@ -19,23 +19,18 @@ pub(super) fn hand_over_before(call: &SystemCall) -> Option<Verdict> {
         hand_over_wanted_before(call, |file| arguments::may_reach(call, file.number));
         return None;
     };
-    for file in named.filter_map(table::find) {
+    for number in named.filter(|number| table::find(*number).is_some()) {
         why::count_handover(call.number);
-        if let Err(errno) = hand_over_one(&file) {
+        // Meanwhile another thread may have closed it, or handed it over.
+        let done = admission::waiting(|room| match table::find(number) {
+            Some(file) => hand_over(&file, room),
+            None => Ok(()),
+        });
+        if let Err(errno) = done.unwrap_or(Err(-EIO)) {
             return Some(Verdict::Made(errno));
         }
     }
     None
-}
-
-fn hand_over_one(file: &Served) -> Result<(), isize> {
-    let number = file.number;
-    // Meanwhile another thread may have closed it, or handed it over.
-    let done = admission::waiting(|room| match table::find(number) {
-        Some(file) => hand_over(&file, room),
-        None => Ok(()),
-    });
-    done.unwrap_or(Err(-EIO))
 }
 
 /// Hands over all files that this call may concern, and counts them for the report.

@@ -56,6 +56,7 @@ pub(super) fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Opti
     }
 }
 
+/// Bytes of the program's memory.
 struct Data {
     pieces: [(usize, usize); PIECES_MAX],
     length: usize,
