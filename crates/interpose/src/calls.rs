@@ -5,10 +5,12 @@
 
 use crate::abi::MAP_FIXED;
 use crate::call::Verdict;
+use crate::dispatch::{self, Stack};
 use crate::exec;
 use crate::frame::{Frame, Next};
 use crate::hook::hook;
 use crate::serve::{clock, memory};
+use crate::state::is_filtered;
 use crate::syscalls::Care;
 use crate::{image, object, report, sandbox, signal, thread, tools};
 
@@ -45,7 +47,12 @@ fn protect(frame: &mut Frame, care: Care) -> Next {
             return change_memory(frame);
         }
         Care::Pages | Care::Advise | Care::AdviseOf | Care::Attach => return change_memory(frame),
-        Care::Action => return signal::action(frame),
+        Care::Action => {
+            if !is_filtered() && signal::sets_handler_on_stack(&frame.call) {
+                dispatch::install(Stack::Alternate);
+            }
+            return signal::action(frame);
+        }
         Care::Mask => return signal::mask(frame),
         Care::Return => return Next::SignalReturn,
         Care::MaskA => signal::call_with_mask(frame, 0),

@@ -14,11 +14,20 @@ use crate::abi::{
 use crate::counts::Counts;
 use crate::{patch, serve, signal, stub};
 
+/// The stack on which the handler of SIGSYS runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Stack {
+    /// The program has no handler on its alternate stack, so it may use that memory otherwise.
+    Own = 0,
+    /// The alternate stack, where the thread has one. The other may have little room.
+    Alternate = SA_ONSTACK as isize,
+}
+
 /// Makes our handler the handler of SIGSYS.
-pub(crate) fn install() -> isize {
+pub(crate) fn install(stack: Stack) -> isize {
     let action = SigAction {
         handler: on_sigsys as *const () as usize,
-        flags: SA_SIGINFO | SA_ONSTACK | SA_NODEFER | SA_RESTORER,
+        flags: SA_SIGINFO | SA_NODEFER | SA_RESTORER | stack as usize,
         restorer: stub::restorer(),
         mask: !SIGSYS_BIT,
     };

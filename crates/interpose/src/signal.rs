@@ -13,9 +13,11 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{
-    Context, EFAULT, SA_RESETHAND, SA_RESTORER, SET_SIZE, SIG_BLOCK, SIG_DFL, SIG_IGN, SIG_MAX,
-    SIG_SETMASK, SIG_UNBLOCK, SIGSYS, SIGSYS_BIT, SYS_USER_DISPATCH, SigAction, SigInfo, nr, reg,
+    Context, EFAULT, SA_ONSTACK, SA_RESETHAND, SA_RESTORER, SET_SIZE, SIG_BLOCK, SIG_DFL, SIG_IGN,
+    SIG_MAX, SIG_SETMASK, SIG_UNBLOCK, SIGSYS, SIGSYS_BIT, SYS_USER_DISPATCH, SigAction, SigInfo,
+    nr, reg,
 };
+use crate::call::SystemCall;
 use crate::frame::{Frame, Next};
 use crate::probe;
 use crate::site::SYSCALL;
@@ -56,6 +58,14 @@ pub(crate) fn action(frame: &mut Frame) -> Next {
     let new = (new != 0).then(|| unsafe { (new as *const SigAction).read_unaligned() });
     let result = if signal == SIGSYS { own_action(new, old) } else { other(signal, new, old) };
     frame.done(result)
+}
+
+/// Whether `rt_sigaction` sets a handler that runs on the alternate stack of its thread.
+pub(crate) fn sets_handler_on_stack(call: &SystemCall) -> bool {
+    let new = call.args[1];
+    // SAFETY: it can be read.
+    let action = || unsafe { (new as *const SigAction).read_unaligned() };
+    probe::readable(new, size_of::<SigAction>()) && action().flags & SA_ONSTACK != 0
 }
 
 fn other(signal: usize, new: Option<SigAction>, old: usize) -> isize {

@@ -3,10 +3,11 @@
 //! If something that the library needs is missing, it leaves the program alone, and the report says
 //! why.
 
+use crate::dispatch::{self, Stack};
 use crate::program::Environment;
 use crate::serve::survey::Candidates;
 use crate::state::{Life, set_process};
-use crate::{dispatch, exec, image, loader, report, stub, tools};
+use crate::{exec, image, loader, report, stub, tools};
 
 /// The variable that says where the report goes.
 const REPORT: &[u8] = b"WARREN_REPORT=";
@@ -78,7 +79,7 @@ fn set_runtime_dir(mut path: &[u8]) {
 
 /// Returns why this is not possible.
 fn interpose() -> Option<&'static str> {
-    if dispatch::install() != 0 {
+    if dispatch::install(Stack::Own) != 0 {
         return Some("aside: no handler of SIGSYS");
     }
     (dispatch::arm() != 0).then_some("aside: no Syscall User Dispatch")

@@ -26,12 +26,13 @@ use linux_raw_sys::general::CLONE_CLEAR_SIGHAND;
 use crate::abi::{
     CLONE_VFORK, CLONE_VM, E2BIG, SET_SIZE, SIG_BLOCK, SIGCHLD, SIGSYS_BIT, borrows_memory, nr,
 };
+use crate::dispatch::{self, Stack};
 use crate::frame::{Frame, Next, PARENTS, Parents, Resume, SCRATCH, child};
 use crate::serve::files::lending;
 use crate::serve::watch;
 use crate::state::{Life, is_filtered};
 use crate::threads::Threads;
-use crate::{dispatch, exec, probe, process, stub};
+use crate::{exec, probe, process, stub};
 
 const RED_ZONE: usize = 128;
 /// The first and the largest known size of `struct clone_args`, in words.
@@ -196,7 +197,7 @@ fn begin(notes: usize) {
         process::fork();
     }
     if notes & child::NO_HANDLERS != 0 {
-        dispatch::install();
+        dispatch::install(Stack::Own);
     }
     let thread = stub::thread();
     Threads::here().blocked.replace(thread, notes & child::SIGSYS_BLOCKED != 0);

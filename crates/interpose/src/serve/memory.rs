@@ -139,6 +139,18 @@ pub(crate) fn contains(address: usize, part: &[u8]) -> bool {
     starts.take(STRING_MAX).any(|at| starts_with(at, part))
 }
 
+/// The first component of an absolute path that is not `.`. `None` if it is too far behind.
+pub(crate) fn first_component(path: usize) -> Option<usize> {
+    let mut at = path;
+    while at - path < STRING_MAX {
+        at += match [b"/", &b"./"[..]].into_iter().find(|skipped| starts_with(at, skipped)) {
+            Some(skipped) => skipped.len(),
+            None => return Some(at),
+        };
+    }
+    None
+}
+
 /// Words from the program's memory.
 pub(crate) fn words<const N: usize>(address: usize) -> Option<[i64; N]> {
     // SAFETY: the words lie in pages that can be read.
@@ -235,6 +247,7 @@ mod tests {
         assert!(takes_away(&call(nr::PROCESS_MADVISE, [0, 0, 0, MADV_GUARD_INSTALL, 0, 0])));
         assert!(takes_away(&call(nr::MADVISE, [0, 0, usize::MAX, 0, 0, 0])));
         assert!(takes_away(&call(nr::FTRUNCATE, [0; 6])));
+        assert!(takes_away(&call(nr::FALLOCATE, [0; 6])), "it may collapse a range");
         assert!(!takes_away(&call(nr::READ, [0; 6])));
     }
 

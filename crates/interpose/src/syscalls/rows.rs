@@ -288,7 +288,7 @@ rows! {
     282 SIGNALFD                Plain      -          A        -    Gives   -          -;
     283 TIMERFD_CREATE          Plain      -          -        -    Gives   -          -;
     284 EVENTFD                 Plain      -          -        -    Gives   -          -;
-    285 FALLOCATE               Plain      -          A        -    Other   Allocate   -;
+    285 FALLOCATE               Plain      Pages      A        -    Other   Allocate   -;
     286 TIMERFD_SETTIME         Plain      -          A        -    Other   -          -;
     287 TIMERFD_GETTIME         Plain      -          A        -    Other   -          -;
     288 ACCEPT4                 Sleep      -          A        -    Gives   -          -;

@@ -8,10 +8,9 @@ use crate::syscalls::{Names, OnFile};
 
 use super::super::memory;
 
-/// Through these, paths lead to descriptors; those in `/proc` if they contain [`OF_DESCRIPTORS`].
-const TO_DESCRIPTORS: [&[u8]; 2] = [b"/dev/fd", b"/dev/std"];
-const PROC: &[u8] = b"/proc/";
-const OF_DESCRIPTORS: &[u8] = b"/fd";
+/// Through these, absolute paths lead to descriptors, if they contain one of [`OF_DESCRIPTORS`].
+const TO_DESCRIPTORS: [&[u8]; 2] = [b"proc/", b"dev/"];
+const OF_DESCRIPTORS: [&[u8]; 2] = [b"/fd", b"/std"];
 /// Longer arrays of `poll` are not looked at.
 const POLLED_MAX: usize = 256;
 /// The word of a `struct msghdr`.
@@ -81,9 +80,13 @@ pub(super) fn leads_to_descriptors(call: &SystemCall) -> bool {
 
 #[inline(never)]
 fn leads_to_descriptor(path: usize) -> bool {
-    TO_DESCRIPTORS.iter().any(|start| memory::starts_with(path, start))
-        || memory::starts_with(path, PROC)
-            && memory::contains(path + PROC.len() - 1, OF_DESCRIPTORS)
+    let leads = |at: usize, start: &[u8]| {
+        let contains = |part: &&[u8]| memory::contains(at + start.len() - 1, part);
+        memory::starts_with(at, start) && OF_DESCRIPTORS.iter().any(contains)
+    };
+    memory::starts_with(path, b"/")
+        && memory::first_component(path)
+            .is_some_and(|at| TO_DESCRIPTORS.iter().any(|start| leads(at, start)))
 }
 
 #[cfg(test)]
@@ -130,6 +133,9 @@ mod tests {
             leads(c"/proc/self/fd/3") && leads(c"/proc/self/task/1/fdinfo") && leads(c"/proc/fd")
         );
         assert!(leads(c"/dev/stdin") && leads(c"/dev/fd/0"));
+        assert!(leads(c"//proc/self/fd/3") && leads(c"/.//./proc/self/fd/3"));
+        assert!(leads(c"/dev//fd/0") && leads(c"/dev/./fd/0") && leads(c"/dev/../proc/self/fd/0"));
+        assert!(!leads(c"proc/self/fd/3") && !leads(c"/.proc/self/fd/3") && !leads(c"/dev/null"));
         assert!(!leads(c"/proc/self/cwd") && !leads(c"/proc/mounts") && !leads(c"/fd"));
     }
 }

@@ -1,13 +1,13 @@
 //! `copy_file_range` to a file that is written, from one that is read here or by the kernel. Blocks
 //! are shared if the cell can; otherwise the data are copied through the lane.
 
-use linux_raw_sys::general::O_APPEND;
+use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_PATH, O_WRONLY};
 use warren_base::limits::{BLOCK_SIZE, PROMISED_WRITE};
 use warren_base::{Errno, Ino};
 use warren_client::Held;
 use warren_proto::RangeCopy;
 
-use crate::abi::{EOPNOTSUPP, SEEK_CUR, nr};
+use crate::abi::{EOPNOTSUPP, F_GETFL, SEEK_CUR, nr};
 use crate::call::SystemCall;
 use crate::fleet::written::{self as fleet, Wrote};
 use crate::fleet::{Client, files};
@@ -64,7 +64,15 @@ pub(super) fn copy(call: &SystemCall) -> Option<isize> {
 
 /// `FICLONE`, which FUSE does not have. `None` if the kernel is to find out.
 pub(super) fn clone(from: usize, to: usize) -> Option<isize> {
-    source_and_target(from, to).map(|_| -EOPNOTSUPP)
+    let (source, _) = source_and_target(from, to)?;
+    let is_readable = match source {
+        Source::Served(..) => true,
+        Source::Kernel(from, _) => {
+            let flags = stub::control(from, F_GETFL, 0) as u32;
+            flags & O_PATH == 0 && flags & O_ACCMODE != O_WRONLY
+        }
+    };
+    is_readable.then_some(-EOPNOTSUPP)
 }
 
 /// Two files between which data may be copied.
