@@ -36,6 +36,7 @@ pub(crate) mod places;
 mod read;
 pub(crate) mod record_locks;
 pub(crate) mod score;
+mod shared_word;
 mod sync;
 pub(crate) mod table;
 pub(crate) mod takeover;

@@ -16,31 +16,13 @@
 //! | a file leaves | any thread | |
 //! | it is taken, to be closed | the holder of the lock | it has no user |
 
-use core::sync::atomic::{
-    AtomicU64,
-    Ordering::{Relaxed, SeqCst},
-};
+use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use super::shared_word::SharedWord;
 
 const HELD: u64 = 1 << 31;
 const FILES: u64 = HELD - 1;
 const NUMBER_SHIFT: u32 = 32;
-
-/// The word, which is another one in the model.
-pub(crate) trait Word {
-    fn load(&self) -> u64;
-    /// Returns whether it was `from`.
-    fn exchange(&self, from: u64, to: u64) -> bool;
-}
-
-impl Word for AtomicU64 {
-    fn load(&self) -> u64 {
-        self.load(SeqCst)
-    }
-
-    fn exchange(&self, from: u64, to: u64) -> bool {
-        self.compare_exchange_weak(from, to, SeqCst, Relaxed).is_ok()
-    }
-}
 
 pub(crate) struct Pin<W>(W);
 
@@ -50,7 +32,7 @@ pub(super) fn pin() -> &'static Pin<AtomicU64> {
     Pin::here()
 }
 
-impl<W: Word> Pin<W> {
+impl<W: SharedWord> Pin<W> {
     #[cfg(test)]
     pub(super) fn new(word: W) -> Self {
         Self(word)
@@ -59,16 +41,16 @@ impl<W: Word> Pin<W> {
     /// Whether there is a descriptor, and so whether there may be users.
     #[inline]
     pub(super) fn is_set(&self) -> bool {
-        self.0.load() != 0
+        self.0.load(SeqCst) != 0
     }
 
     pub(super) fn number(&self) -> Option<usize> {
-        (self.0.load() >> NUMBER_SHIFT).checked_sub(1).map(|number| number as usize)
+        (self.0.load(SeqCst) >> NUMBER_SHIFT).checked_sub(1).map(|number| number as usize)
     }
 
     /// Whether there is one that nothing uses.
     pub(super) fn is_unused(&self) -> bool {
-        let word = self.0.load();
+        let word = self.0.load(SeqCst);
         word != 0 && word & (FILES | HELD) == 0
     }
 
@@ -119,9 +101,9 @@ impl<W: Word> Pin<W> {
     /// nothing is to be changed.
     fn change(&self, to: impl Fn(u64) -> Option<u64>) -> Option<u64> {
         loop {
-            let word = self.0.load();
+            let word = self.0.load(SeqCst);
             let changed = to(word)?;
-            if self.0.exchange(word, changed) {
+            if self.0.exchange(word, changed, SeqCst) {
                 return Some(word >> NUMBER_SHIFT);
             }
         }

@@ -7,11 +7,12 @@
 use std::sync::Arc;
 
 use loom::sync::Mutex;
-use loom::sync::atomic::Ordering::{Relaxed, SeqCst};
-use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, fence};
+use loom::sync::atomic::Ordering::SeqCst;
+use loom::sync::atomic::{AtomicBool, AtomicUsize, fence};
 use loom::thread;
 
-use super::{Pin, Word};
+use super::super::shared_word::explored::{Modelled, explore, spawn};
+use super::Pin;
 
 const NUMBER: usize = 501;
 const FREE: usize = 0;
@@ -19,21 +20,6 @@ const SERVED: usize = 1;
 const KERNELS: usize = 2;
 /// A child that was begun; 1 is a child that is being made.
 const BEGUN: usize = 1 << 32;
-
-struct Modelled(AtomicU64);
-
-/// Loom gives accesses that are sequentially consistent the order of acquire and release only, and
-/// has the rest from fences.
-impl Word for Modelled {
-    fn load(&self) -> u64 {
-        fence(SeqCst);
-        self.0.load(SeqCst)
-    }
-
-    fn exchange(&self, from: u64, to: u64) -> bool {
-        self.0.compare_exchange(from, to, SeqCst, Relaxed).is_ok()
-    }
-}
 
 struct Process {
     pin: Pin<Modelled>,
@@ -48,7 +34,7 @@ struct Process {
 impl Process {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            pin: Pin::new(Modelled(AtomicU64::new(0))),
+            pin: Pin::new(Modelled::new(0)),
             lock: Mutex::new(()),
             is_open: AtomicBool::new(false),
             state: AtomicUsize::new(FREE),
@@ -152,22 +138,11 @@ impl Process {
     }
 }
 
-fn explore(model: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(3);
-    builder.check(model);
-}
-
-fn beside(process: &Arc<Process>, work: fn(&Process)) -> thread::JoinHandle<()> {
-    let process = process.clone();
-    thread::spawn(move || work(&process))
-}
-
 #[test]
 fn a_file_is_made_beside_calls_that_may_wait() {
-    explore(|| {
+    explore(3, || {
         let process = Process::new();
-        let others = [beside(&process, Process::unpin), beside(&process, Process::make)];
+        let others = [spawn(&process, Process::unpin), spawn(&process, Process::make)];
         process.make();
         others.into_iter().for_each(|other| other.join().unwrap());
         process.unpin();
@@ -177,9 +152,9 @@ fn a_file_is_made_beside_calls_that_may_wait() {
 
 #[test]
 fn a_file_is_opened_without_the_lock() {
-    explore(|| {
+    explore(3, || {
         let process = Process::pinned();
-        let others = [beside(&process, Process::unpin), beside(&process, Process::open)];
+        let others = [spawn(&process, Process::unpin), spawn(&process, Process::open)];
         process.make();
         others.into_iter().for_each(|other| other.join().unwrap());
         process.unpin();
@@ -188,12 +163,9 @@ fn a_file_is_opened_without_the_lock() {
 }
 
 fn open_beside_child(is_seen: fn(usize, usize) -> bool) {
-    explore(move || {
+    explore(3, move || {
         let process = Process::pinned();
-        let opener = {
-            let process = process.clone();
-            thread::spawn(move || process.open_beside_child(is_seen))
-        };
+        let opener = spawn(&process, move |process| process.open_beside_child(is_seen));
         let of_child = process.make_child();
         let is_open = opener.join().unwrap();
         assert!(!(is_open && of_child == SERVED), "a child has a placeholder");
@@ -255,12 +227,9 @@ impl TwoWords {
 #[test]
 #[should_panic(expected = "a file without a pin")]
 fn control_the_pin_and_its_users_are_two_words() {
-    explore(|| {
+    explore(3, || {
         let process = Arc::new(TwoWords::default());
-        let other = {
-            let process = process.clone();
-            thread::spawn(move || process.unpin())
-        };
+        let other = spawn(&process, TwoWords::unpin);
         process.make();
         other.join().unwrap();
     });
