@@ -240,6 +240,8 @@ core::arch::global_asm!(
         testq %rax, %rax
         jz 1f
         WARREN_CHILD_MADE %rbx, {r_held}
+        /* A handler of the parent may run from here on. What the child had is not the parent's. */
+        lock decq {process}+{vforks}(%rip)
     1:  WARREN_UNHOLD %rbx, {r_mask}, {r_held}
         popq %rax
         WARREN_LOAD %rbx, {r_kept}
@@ -247,7 +249,6 @@ core::arch::global_asm!(
         movq {r_rbx}(%rbx), %r11
         testq %rax, %rax
         jz 4f
-        lock decq {process}+{vforks}(%rip)
         movq $0, {r_busy}(%rbx)
     4:  movq %r11, %rbx
         popfq

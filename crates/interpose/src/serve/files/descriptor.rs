@@ -14,14 +14,15 @@
 //! number has another generation: a thread that has found a file does nothing to the next one.
 //!
 //! ```text
-//! state    bit 0 open    bit 1 frozen    bit 2 directory    bit 3 written    bit 4 returned
+//! word     bit 0 open    bit 1 frozen    bit 2 directory    bit 3 written    bit 4 returned
 //!          bits 8.. number of the held file    bits 32.. generation
 //! offset   bits 0..48 offset    bits 48..63 low bits of the generation    bit 63 frozen
 //! ```
 //!
 //! A file that is frozen is about to become the kernel's: its offset is taken, and calls wait until
 //! that is done. Reading moves the offset by one exchange, so that threads that read from one
-//! descriptor get each byte once.
+//! descriptor get each byte once. The offset stays taken when the file is the kernel's: a call that
+//! has found the file before does not move it, whatever a handler has done meanwhile.
 
 use core::sync::atomic::{
     AtomicU64,
@@ -29,6 +30,11 @@ use core::sync::atomic::{
 };
 
 use warren_client::Held;
+
+use super::shared_word::SharedWord;
+
+#[cfg(test)]
+mod model;
 
 const OPEN: u64 = 1;
 const FROZEN: u64 = 2;
@@ -68,9 +74,11 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Word(u64);
 
-pub(super) struct State(AtomicU64);
-
-pub(super) struct Offset(AtomicU64);
+/// The state of a number, and the offset of its file.
+pub(super) struct State<W = AtomicU64> {
+    word: W,
+    offset: W,
+}
 
 impl Word {
     pub(super) fn decode(self) -> Descriptor {
@@ -97,14 +105,25 @@ impl Word {
     }
 }
 
-impl State {
+impl<W: SharedWord> State<W> {
+    #[cfg(test)]
+    pub(super) fn new([word, offset]: [W; 2]) -> Self {
+        Self { word, offset }
+    }
+
+    /// A step that was there before: the offset may move again, whoever has the file.
+    #[cfg(test)]
+    pub(super) fn give_back(&self) {
+        self.offset.keep(!TAKEN, Relaxed);
+    }
+
     pub(super) fn load(&self) -> Word {
-        Word(self.0.load(Acquire))
+        Word(self.word.load(Acquire))
     }
 
     /// The word of the next file, which [`Self::open`] makes known.
     pub(super) fn next(&self, kind: Kind) -> Word {
-        let generation = (self.0.load(Relaxed) >> GENERATION_SHIFT).wrapping_add(1);
+        let generation = (self.word.load(Relaxed) >> GENERATION_SHIFT).wrapping_add(1);
         let kind = match kind {
             Kind::Read(held) => u64::from(held.0) << HELD_SHIFT,
             Kind::Written => WRITTEN,
@@ -113,53 +132,51 @@ impl State {
         Word(generation << GENERATION_SHIFT | kind | OPEN)
     }
 
-    pub(super) fn open(&self, word: Word) {
-        self.0.store(word.0, SeqCst);
+    pub(super) fn open(&self, word: Word, offset: u64) {
+        self.offset.store(word.tagged(offset), Relaxed);
+        self.word.store(word.0, SeqCst);
     }
 
-    /// Returns whether the file was open, and is frozen now.
-    pub(super) fn freeze(&self, word: Word) -> bool {
-        self.exchange(word, word.with(OPEN | FROZEN))
+    /// Makes all other calls wait, and takes the offset, which moves no more. `None` if the file is
+    /// not open any more.
+    pub(super) fn freeze(&self, word: Word) -> Option<u64> {
+        let taken = || self.offset.set(TAKEN, AcqRel) & ((1 << OFFSET_BITS) - 1);
+        self.word.exchange(word.0, word.with(OPEN | FROZEN).0, AcqRel).then(taken)
     }
 
     /// Returns whether the file was open, and is not any more.
     pub(super) fn close(&self, word: Word) -> bool {
-        self.exchange(word, word.with(0))
-    }
-
-    fn exchange(&self, from: Word, to: Word) -> bool {
-        self.0.compare_exchange(from.0, to.0, AcqRel, Relaxed).is_ok()
+        self.word.exchange(word.0, word.with(0).0, AcqRel)
     }
 
     /// A frozen file is served again.
     pub(super) fn unfreeze(&self, word: Word) {
-        self.0.store(word.with(OPEN).0, Release);
+        self.offset.keep(!TAKEN, Relaxed);
+        self.word.store(word.with(OPEN).0, Release);
     }
 
     /// A frozen file has come back from a child.
     pub(super) fn come_back(&self, word: Word) {
-        self.0.store(word.with(RETURNED).0, Release);
+        self.word.store(word.with(RETURNED).0, Release);
     }
 
     /// A frozen or returned file is the kernel's.
     pub(super) fn end(&self, word: Word) {
-        self.0.store(word.with(0).0, Release);
+        self.word.store(word.with(0).0, Release);
     }
 
-    /// Whatever was frozen is served again.
+    /// A file that is frozen is served again. All others stay as they are: the offset of one that is
+    /// the kernel's must not move again.
     pub(super) fn thaw(&self) {
-        self.0.fetch_and(!FROZEN, Relaxed);
-    }
-}
-
-impl Offset {
-    pub(super) fn begin(&self, word: Word, offset: u64) {
-        self.0.store(word.tagged(offset), Relaxed);
+        let word = self.load();
+        if let Descriptor::Frozen(_) = word.decode() {
+            self.unfreeze(word);
+        }
     }
 
-    /// `None` if another file has the number, or the file is frozen.
-    pub(super) fn get(&self, word: Word) -> Option<u64> {
-        let found = self.0.load(Acquire);
+    /// The offset. `None` if another file has the number, or the file is frozen.
+    pub(super) fn offset(&self, word: Word) -> Option<u64> {
+        let found = self.offset.load(Acquire);
         let offset = found & ((1 << OFFSET_BITS) - 1);
         (found == word.tagged(offset)).then_some(offset)
     }
@@ -167,16 +184,7 @@ impl Offset {
     /// Moves the offset, if it is still where it was.
     pub(super) fn seek(&self, word: Word, from: u64, to: u64) -> bool {
         let [from, to] = [from, to].map(|offset| word.tagged(offset));
-        self.0.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
-    }
-
-    /// Takes the offset of a frozen file, which moves no more.
-    pub(super) fn take(&self) -> u64 {
-        self.0.fetch_or(TAKEN, AcqRel) & ((1 << OFFSET_BITS) - 1)
-    }
-
-    pub(super) fn give_back(&self) {
-        self.0.fetch_and(!TAKEN, Relaxed);
+        self.offset.exchange(from, to, AcqRel)
     }
 }
 
@@ -187,8 +195,18 @@ mod tests {
     const KINDS: [Kind; 4] =
         [Kind::Read(Held(0)), Kind::Read(Held(0xff_ffff)), Kind::Written, Kind::Directory];
 
+    const FIRST: u64 = 5;
+
     fn state() -> State {
-        State(AtomicU64::new(0))
+        State::new([0; 2].map(AtomicU64::new))
+    }
+
+    /// A state with an open file.
+    fn opened(kind: Kind) -> (State, Word) {
+        let state = state();
+        let word = state.next(kind);
+        state.open(word, FIRST);
+        (state, word)
     }
 
     #[test]
@@ -198,14 +216,14 @@ mod tests {
             assert_eq!(state.load().decode(), Descriptor::Free);
             let word = state.next(kind);
             assert_eq!(state.load().decode(), Descriptor::Free, "it is not known yet");
-            state.open(word);
+            state.open(word, FIRST);
             assert_eq!(state.load().decode(), Descriptor::Open(kind));
-            assert!(state.freeze(word));
+            assert_eq!(state.freeze(word), Some(FIRST));
             assert_eq!(state.load().decode(), Descriptor::Frozen(kind));
-            assert!(!state.freeze(word) && !state.close(word), "it is frozen already");
+            assert!(state.freeze(word).is_none() && !state.close(word), "it is frozen already");
             state.unfreeze(word);
-            assert_eq!(state.load(), word);
-            assert!(state.freeze(word));
+            assert_eq!((state.load(), state.offset(word)), (word, Some(FIRST)));
+            assert!(state.freeze(word).is_some());
             state.come_back(state.load());
             assert_eq!(state.load().decode(), Descriptor::Returned(kind));
             assert!(!state.close(word), "it is the kernel's");
@@ -216,41 +234,44 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_found_a_file_does_nothing_to_the_next_one() {
-        let state = state();
-        let first = state.next(Kind::Written);
-        state.open(first);
+        let (state, first) = opened(Kind::Written);
         assert!(state.close(first));
         let second = state.next(Kind::Written);
         assert_ne!(first, second);
-        state.open(second);
-        assert!(!state.close(first) && !state.freeze(first));
-        let offset = Offset(AtomicU64::new(0));
-        offset.begin(second, 5);
-        assert!(offset.get(first).is_none() && !offset.seek(first, 5, 6));
-        assert_eq!(offset.get(second), Some(5));
+        state.open(second, FIRST);
+        assert!(!state.close(first) && state.freeze(first).is_none());
+        assert!(state.offset(first).is_none() && !state.seek(first, FIRST, 6));
+        assert_eq!(state.offset(second), Some(FIRST));
     }
 
     #[test]
     fn the_offset_of_a_frozen_file_does_not_move() {
-        let (state, offset) = (state(), Offset(AtomicU64::new(0)));
+        let state = state();
         let word = state.next(Kind::Read(Held(3)));
-        offset.begin(word, OFFSET_END - 1);
-        assert!(offset.seek(word, OFFSET_END - 1, 7) && !offset.seek(word, 8, 9));
-        assert_eq!(offset.take(), 7);
-        assert!(offset.get(word).is_none() && !offset.seek(word, 7, 8));
-        offset.give_back();
-        assert_eq!(offset.get(word), Some(7));
+        state.open(word, OFFSET_END - 1);
+        assert!(state.seek(word, OFFSET_END - 1, 7) && !state.seek(word, 8, 9));
+        assert_eq!(state.freeze(word), Some(7));
+        assert!(state.offset(word).is_none() && !state.seek(word, 7, 8));
+        state.unfreeze(word);
+        assert_eq!(state.offset(word), Some(7));
     }
 
     #[test]
-    fn what_another_process_has_frozen_is_thawed() {
-        let state = state();
+    fn only_what_is_frozen_is_thawed() {
+        let (state, word) = opened(Kind::Directory);
         state.thaw();
-        assert_eq!(state.load().decode(), Descriptor::Free);
-        let word = state.next(Kind::Directory);
-        state.open(word);
-        assert!(state.freeze(word));
+        assert_eq!((state.load(), state.offset(word)), (word, Some(FIRST)));
+        assert!(state.freeze(word).is_some());
         state.thaw();
-        assert_eq!(state.load(), word);
+        assert_eq!((state.load(), state.offset(word)), (word, Some(FIRST)));
+        for end in [State::<AtomicU64>::come_back, State::end] {
+            let (state, word) = opened(Kind::Written);
+            assert!(state.freeze(word).is_some());
+            end(&state, state.load());
+            let ended = state.load();
+            state.thaw();
+            assert_eq!(state.load(), ended);
+            assert!(!state.seek(word, FIRST, 6), "it is the kernel's");
+        }
     }
 }

@@ -149,20 +149,16 @@ fn lend(file: &Served) -> Result<(), isize> {
             }
             opened => opened,
         };
-        let sent = opened.and_then(|opened| {
-            stub::seek(opened, offset as usize, SEEK_SET);
-            let sent = passing::send(file.number, opened);
-            let put = if opened == file.number { 0 } else { table::replace_number(opened, file) };
-            if opened != file.number {
-                stub::close(opened);
-            }
-            sent.and(if put < 0 { Err(put) } else { Ok(()) })
-        });
-        // If it was sent, the parent takes it.
-        if sent.is_err() {
-            file.unfreeze();
+        let opened = opened.inspect_err(|_| file.unfreeze())?;
+        stub::seek(opened, offset as usize, SEEK_SET);
+        // If it is sent, the parent takes it, also if the child does not get it.
+        let sent = passing::send(file.number, opened).inspect_err(|_| file.unfreeze());
+        if opened == file.number {
+            return sent;
         }
-        sent
+        let put = if sent.is_ok() { table::replace_number(opened, file) } else { 0 };
+        stub::close(opened);
+        sent.and(if put < 0 { Err(put) } else { Ok(()) })
     })
 }
 
@@ -187,6 +183,9 @@ fn take_back_now() {
         });
     }
 }
+
+#[cfg(test)]
+mod model;
 
 #[cfg(test)]
 mod tests {

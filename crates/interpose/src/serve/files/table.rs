@@ -18,7 +18,7 @@ use warren_proto::{Capability, Handle, InodeRef};
 use super::super::descriptors;
 use super::super::facts;
 use super::super::lock::{relax, undisturbed};
-use super::descriptor::{Descriptor, Kind, Offset, State, Word};
+use super::descriptor::{Descriptor, Kind, State, Word};
 use super::passing;
 use super::pin::pin;
 use super::places::{self, DESCRIPTORS};
@@ -35,7 +35,6 @@ pub(crate) const PATH_MAX: usize = PATH_WORDS * WORD;
 
 pub(crate) struct File {
     state: State,
-    offset: Offset,
     /// The number of a directory's place, which duplicates share.
     place: AtomicUsize,
     /// The handle of a file that is written, and the guard of its lease.
@@ -142,7 +141,9 @@ pub(crate) fn find(number: usize) -> Option<Served> {
             Descriptor::Frozen(_) if !is_lent() => relax(turn),
             // A child's descriptors are not these.
             Descriptor::Frozen(_) if is_child() => return None,
-            Descriptor::Frozen(_) => arrive(),
+            // A process whose calls are filtered does not receive it.
+            Descriptor::Frozen(_) if !arrive() => return None,
+            Descriptor::Frozen(_) => {}
         }
     }
     None
@@ -159,10 +160,10 @@ pub(super) fn is_lent() -> bool {
 
 /// Puts the files that children have taken under the numbers of this process. A frozen file that no
 /// child has sent is served again: the child was killed. This takes no lock, because a handler may
-/// have made the child at any point of a call.
+/// have made the child at any point of a call. False under a filter that forbids it.
 #[cold]
-pub(super) fn arrive() {
-    undisturbed(|| {
+pub(super) fn arrive() -> bool {
+    let arrived = undisturbed(|| {
         descriptors::with_whole_limit(|| {
             while let Some(number) = passing::next() {
                 let file = frozen(number);
@@ -186,6 +187,7 @@ pub(super) fn arrive() {
         unfreeze_all();
         Table::here().is_lent.store(false, Release);
     });
+    arrived.is_some()
 }
 
 /// Puts a descriptor under the number of a file.
@@ -256,9 +258,8 @@ pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
         base => file.set_joined(base, opening.path),
     }
     let word = file.state.next(kind);
-    file.offset.begin(word, opening.offset);
     Table::here().highest.fetch_max(number, Relaxed);
-    file.state.open(word);
+    file.state.open(word, opening.offset);
     true
 }
 
@@ -289,10 +290,7 @@ fn frozen(number: usize) -> Option<Served> {
 /// Thaws files whose handover was begun and does not go on: by another thread of the parent, in a
 /// child of `fork`, or by a child of `vfork`.
 pub(super) fn unfreeze_all() {
-    for (_, file) in all() {
-        file.offset.give_back();
-        file.state.thaw();
-    }
+    all().for_each(|(_, file)| file.state.thaw());
 }
 
 impl File {
@@ -442,12 +440,12 @@ impl Served {
 
     /// The file's offset. `None` if the file is not open any more, or becomes the kernel's.
     pub(crate) fn offset(&self) -> Option<u64> {
-        self.file.offset.get(self.word)
+        self.file.state.offset(self.word)
     }
 
     /// Moves the offset, if it is still where it was.
     pub(crate) fn seek(&self, from: u64, to: u64) -> bool {
-        self.file.offset.seek(self.word, from, to)
+        self.file.state.seek(self.word, from, to)
     }
 
     /// Takes the file out of the table. False if another thread has done so, or makes it the
@@ -469,7 +467,7 @@ impl Served {
 
     /// Makes all other calls wait, and returns the offset. `None` if the file is not open any more.
     pub(crate) fn freeze(&self) -> Option<u64> {
-        self.file.state.freeze(self.word).then(|| self.file.offset.take())
+        self.file.state.freeze(self.word)
     }
 
     /// Takes a frozen file out of the table.
@@ -480,7 +478,6 @@ impl Served {
 
     /// Lets calls go on.
     pub(crate) fn unfreeze(&self) {
-        self.file.offset.give_back();
         self.file.state.unfreeze(self.word);
     }
 }
