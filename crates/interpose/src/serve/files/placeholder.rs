@@ -205,11 +205,57 @@ fn forget_template() {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::PathBuf;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
     use super::*;
+    use crate::abi::F_DUPFD_CLOEXEC;
+    use crate::state::{Life, begin_child};
+
+    /// An empty directory that is pinned as the root of a mount. One test has it at a time.
+    pub(in super::super) struct Pinned {
+        pub directory: PathBuf,
+        _alone: MutexGuard<'static, ()>,
+    }
+
+    impl Pinned {
+        pub(crate) fn new(name: &str) -> Self {
+            static ALONE: Mutex<()> = Mutex::new(());
+            let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+            let name = format!("warren-{name}-{}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&directory).expect("a directory");
+            let path = CString::new(directory.as_os_str().as_bytes()).expect("a path");
+            let opened = open(path.as_ptr() as usize).expect("the directory");
+            let (device, _) = identity(opened).expect("its identity");
+            Template::here().device.store(device, Relaxed);
+            Template::here().admission.store(facts::admissions(), Relaxed);
+            the_pin().set(opened);
+            the_pin().release();
+            Self { directory, _alone: alone }
+        }
+    }
+
+    impl Drop for Pinned {
+        fn drop(&mut self) {
+            forget();
+            std::fs::remove_dir_all(&self.directory).expect("the directory");
+        }
+    }
+
+    /// Sets a template, as [`ready`] does.
+    fn set_template() -> usize {
+        let template = socket().expect("a socket");
+        Template::here().word.store(template as u64 + 1, SeqCst);
+        template
+    }
 
     #[test]
     fn a_placeholder_cannot_be_opened() {
+        let _pinned = Pinned::new("opened");
         let socket = socket().expect("a socket");
         let path = format!("/proc/self/fd/{socket}");
         let again = std::fs::File::open(path).expect_err("a socket");
@@ -217,5 +263,50 @@ mod tests {
         stub::close(socket);
         assert!(!is_at(socket));
         assert_eq!(again.raw_os_error(), Some(6));
+    }
+
+    #[test]
+    fn a_duplicate_of_a_template_that_is_replaced_meanwhile_is_closed() {
+        let _pinned = Pinned::new("duplicate");
+        assert!(!is_ready(), "there is no template");
+        let template = set_template();
+        assert!(is_ready() && number() == Some(template));
+        let duplicated = |template| stub::control(template, F_DUPFD_CLOEXEC, 0);
+        let made = duplicate(duplicated).expect("a duplicate") as usize;
+        assert!(is_at(made));
+        let mut late = 0;
+        let lost = duplicate(|template| {
+            late = duplicated(template);
+            forget_template();
+            late
+        });
+        assert!(lost.is_none() && !is_at(late as usize) && is_at(made));
+        assert_eq!(duplicate(|_| unreachable!("there is no template")), None);
+        stub::close(made);
+    }
+
+    #[test]
+    fn the_pin_is_kept_unless_a_child_is_being_made() {
+        let _pinned = Pinned::new("keep");
+        let held = keep().expect("the pin");
+        assert_eq!((the_pin().number(), the_pin().take_unused()), (Some(held.pin), None));
+        drop(held);
+        begin_child();
+        assert!(keep().is_none() && the_pin().is_unused(), "it is not held");
+        Life::here().children.fetch_sub(1, SeqCst);
+        assert!(keep().is_some());
+        unpin();
+        assert!(keep().is_none(), "it is closed");
+    }
+
+    #[test]
+    fn there_is_room_for_one_more_descriptor_than_the_limit() {
+        let _pinned = Pinned::new("limit");
+        let template = set_template();
+        let limits @ [soft, hard] = stub::limits(RLIMIT_NOFILE).expect("limits");
+        let found = with_one_more(|| (stub::limits(RLIMIT_NOFILE), number()));
+        let higher = (Some([soft + 1, hard]), Some(template));
+        assert_eq!(found, if soft < hard { higher } else { (Some(limits), None) });
+        assert_eq!(stub::limits(RLIMIT_NOFILE), Some(limits));
     }
 }

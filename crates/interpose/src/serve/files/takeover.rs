@@ -236,3 +236,156 @@ fn open((root, path): (usize, usize), flags: usize) -> Result<usize, isize> {
     let opened = unsafe { stub::call(nr::OPENAT, [root, path, flags | O_NONBLOCK | O_CLOEXEC]) };
     usize::try_from(opened).map_err(|_| opened)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::fs::{self, File};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::{Path, PathBuf};
+
+    use warren_base::Ino;
+    use warren_client::Held;
+    use warren_proto::{Capability, InodeRef};
+
+    use super::super::placeholder::tests::Pinned;
+    use super::super::places;
+    use super::super::table::{Object, Opening, PATH_MAX};
+    use super::*;
+    use crate::abi::{EBADF, F_DUPFD, F_GETFD, F_GETFL, FD_CLOEXEC};
+    use crate::fleet::files::OpenFile;
+
+    /// The lowest number of a file here.
+    const LOWEST: usize = 700;
+    const OFFSET: u64 = 9;
+    const CLIENT: u32 = 42;
+
+    /// A file is served, by this path. Its number is that of a descriptor which is no placeholder.
+    fn served(at: &Path, path: &[u8], start: Option<Ino>) -> Served {
+        let opened = File::open(at).expect("a file");
+        let descriptor = opened.as_raw_fd() as usize;
+        let (_, ino) = placeholder::identity(descriptor).expect("its identity");
+        let node = InodeRef { ino, capability: Capability(7) };
+        let object = if at.is_dir() {
+            Object::Directory(node, places::new().expect("a place"))
+        } else {
+            Object::File(OpenFile { held: Held(0), node, client: CLIENT })
+        };
+        let null = File::open("/dev/null").expect("a file");
+        let number = stub::control(null.as_raw_fd() as usize, F_DUPFD, LOWEST) as usize;
+        let (base, flags, closes_on_exec) = (&[][..], 0, true);
+        let (epoch, offset) = (0, OFFSET);
+        let opening = Opening { base, path, start, flags, closes_on_exec, epoch, offset };
+        assert!(table::add(number, &object, &opening), "it is pinned");
+        table::find(number).expect("it is served")
+    }
+
+    fn served_at(at: &Path) -> Served {
+        served(at, at.as_os_str().as_bytes(), None)
+    }
+
+    fn close(file: &Served) {
+        assert!(file.take());
+        stub::close(file.number);
+    }
+
+    fn written(pinned: &Pinned, name: &str) -> PathBuf {
+        let path = pinned.directory.join(name);
+        fs::write(&path, name).expect("a file");
+        path
+    }
+
+    /// The path in the mount by which the inode is opened as proof.
+    fn proof(pinned: &Pinned, file: &Served) -> PathBuf {
+        let (client, InodeRef { ino, capability }) = (ClientId(CLIENT), file.node());
+        let mut name = [0; HANDOVER_NAME_MAX];
+        let name = Handover { client, ino, capability }.name(&mut name);
+        pinned.directory.join(std::str::from_utf8(name).expect("a name"))
+    }
+
+    /// The inode that the kernel has opened.
+    fn reopened(file: &Served) -> Result<Ino, isize> {
+        let opened = reopen(file, &mut [0; PATH])?;
+        let flags = [F_GETFL, F_GETFD].map(|command| stub::control(opened, command, 0) as usize);
+        assert_eq!((flags[0] & O_NONBLOCK, flags[1]), (0, FD_CLOEXEC));
+        let (_, ino) = placeholder::identity(opened).expect("its identity");
+        stub::close(opened);
+        Ok(ino)
+    }
+
+    #[test]
+    fn a_file_is_opened_by_its_path_and_otherwise_by_its_proof() {
+        let pinned = Pinned::new("takeover");
+        let path = written(&pinned, "file");
+        let file = served_at(&path);
+        let ino = file.node().ino;
+        assert_eq!(reopened(&file), Ok(ino));
+
+        let proof = proof(&pinned, &file);
+        fs::hard_link(&path, &proof).expect("a link");
+        fs::rename(written(&pinned, "other"), &path).expect("a rename");
+        assert_eq!(by_path(&file, &mut [0; PATH]), Err(-EIO), "it is another file");
+        assert_eq!(reopened(&file), Ok(ino));
+
+        fs::remove_file(&path).expect("a file");
+        let fifo = CString::new(path.as_os_str().as_bytes()).expect("a path");
+        // SAFETY: the path is a string.
+        assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
+        assert_eq!(reopened(&file), Ok(ino), "a FIFO is not waited for");
+
+        fs::remove_file(proof).expect("a link");
+        assert_eq!(reopened(&file), Err(-ENOENT));
+        close(&file);
+    }
+
+    #[test]
+    fn a_path_that_begins_elsewhere_or_is_too_long_is_not_used() {
+        let pinned = Pinned::new("paths");
+        let path = written(&pinned, "file");
+        let long = [b'/'; PATH_MAX + 1];
+        let files = [
+            served(&path, path.as_os_str().as_bytes(), Some(Ino(1))),
+            served(&path, &[&long[..], path.as_os_str().as_bytes()].concat(), None),
+        ];
+        fs::rename(&path, proof(&pinned, &files[0])).expect("a rename");
+        fs::write(&path, "other").expect("a file");
+        for file in files {
+            assert_eq!(by_path(&file, &mut [0; PATH]), Err(-EIO));
+            assert_eq!(reopened(&file), Ok(file.node().ino));
+            close(&file);
+        }
+    }
+
+    #[test]
+    fn a_directory_is_opened_by_its_path_only() {
+        let pinned = Pinned::new("directories");
+        let path = pinned.directory.join("directory");
+        fs::create_dir(&path).expect("a directory");
+        let file = served_at(&path);
+        assert_eq!(reopened(&file), Ok(file.node().ino));
+        fs::rename(&path, proof(&pinned, &file)).expect("a rename");
+        assert_eq!(reopened(&file), Err(-ENOENT));
+        close(&file);
+    }
+
+    #[test]
+    fn the_kernel_has_a_frozen_file_or_it_is_served_as_before() {
+        let pinned = Pinned::new("replace");
+        let file = served_at(&written(&pinned, "file"));
+        let ino = file.node().ino;
+        assert_eq!(file.freeze(), Some(OFFSET));
+        assert_eq!(replace(&file, usize::from(u16::MAX)), Err(-EBADF));
+        assert!(file.is_open() && file.offset() == Some(OFFSET));
+
+        assert_eq!(file.freeze(), Some(OFFSET));
+        let opened = reopen(&file, &mut [0; PATH]).expect("the file");
+        assert_eq!(replace(&file, opened), Ok(()));
+        stub::close(opened);
+        assert!(table::find(file.number).is_none() && !file.take() && pin().is_unused());
+        let (_, of_kernel) = placeholder::identity(file.number).expect("the kernel has it");
+        assert_eq!(of_kernel, ino);
+        assert_eq!(stub::control(file.number, F_GETFD, 0) as usize, FD_CLOEXEC);
+        stub::close(file.number);
+    }
+}
