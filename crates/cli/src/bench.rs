@@ -29,18 +29,24 @@ use crate::failure::{CODE_FAILURE, Failure, print_json};
 use crate::output;
 
 pub(crate) fn perform(arguments: &Bench) -> Result<ExitCode, Failure> {
+    let directory = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
+    let json = arguments.json;
     match &arguments.what {
-        BenchTask::Apps(arguments) => perform_apps(arguments),
-        BenchTask::Beside(arguments) => perform_beside(arguments),
-        BenchTask::Client(arguments) => perform_client(arguments),
-        BenchTask::Clients(arguments) => perform_clients(arguments),
-        BenchTask::Fsync(arguments) => perform_fsync(arguments),
-        BenchTask::Micro(arguments) => perform_micro(arguments),
-        BenchTask::Paper(BenchPaper::Hive(arguments)) => perform_hive(arguments),
-        BenchTask::Recovery(arguments) => perform_recovery(arguments),
-        BenchTask::Scale(arguments) => perform_scale(arguments),
-        BenchTask::Space(arguments) => perform_space(arguments),
-        BenchTask::Stops(arguments) => perform_stops(arguments),
+        BenchTask::Apps(given) => perform_apps(given, directory, json),
+        BenchTask::Beside(given) => show(&beside::run(&beside_options(given, directory))?, json),
+        BenchTask::Client(given) => show(&client::run(&client_options(given, directory))?, json),
+        BenchTask::Clients(given) => show(&clients::run(&clients_options(given, directory))?, json),
+        BenchTask::Fsync(given) => show(&fsync::run(&fsync_options(given, directory))?, json),
+        BenchTask::Micro(given) => show(&micro::run(&micro_options(given, directory))?, json),
+        BenchTask::Paper(BenchPaper::Hive(given)) => {
+            show(&hive::run(&hive_options(given, directory))?, json)
+        }
+        BenchTask::Recovery(given) => {
+            show(&recovery::run(&recovery_options(given, directory))?, json)
+        }
+        BenchTask::Scale(given) => show(&scale::run(&scale_options(given, directory))?, json),
+        BenchTask::Space(given) => show(&space::run(&space_options(given, directory))?, json),
+        BenchTask::Stops(given) => perform_stops(given, directory, json),
     }
 }
 
@@ -57,12 +63,24 @@ fn show(report: &(impl Serialize + Display), json: bool) -> Result<ExitCode, Fai
     Ok(ExitCode::SUCCESS)
 }
 
+/// Reports the first failure of a measured program as the command's own.
+fn fail_with_first(failures: &[String]) -> Result<ExitCode, Failure> {
+    match failures.first() {
+        None => Ok(ExitCode::SUCCESS),
+        Some(first) => Err(Failure::new(CODE_FAILURE, first.clone())),
+    }
+}
+
 /// A page that cannot be written is an error before the long measurement. So is, after it, a
 /// program that failed.
-fn perform_apps(arguments: &BenchApps) -> Result<ExitCode, Failure> {
+fn perform_apps(
+    arguments: &BenchApps,
+    directory: PathBuf,
+    json: bool,
+) -> Result<ExitCode, Failure> {
     let usual = AppsOptions::default();
     let options = AppsOptions {
-        directory: arguments.directory.clone().unwrap_or(usual.directory),
+        directory,
         rounds: arguments.rounds.unwrap_or(usual.rounds),
         cells: arguments.cells.unwrap_or(usual.cells),
         workloads: or(&arguments.only, usual.workloads),
@@ -75,112 +93,99 @@ fn perform_apps(arguments: &BenchApps) -> Result<ExitCode, Failure> {
     };
     let page = arguments.html.as_ref().map(page).transpose()?;
     let report = apps::run(&options)?;
-    show(&report, arguments.json)?;
+    show(&report, json)?;
     if let Some((path, mut file)) = page {
         file.write_all(report.html().as_bytes()).map_err(|error| failed(&path, error))?;
     }
-    match report.failures.first() {
-        None => Ok(ExitCode::SUCCESS),
-        Some(first) => Err(Failure::new(CODE_FAILURE, first.clone())),
-    }
+    fail_with_first(&report.failures)
 }
 
-fn perform_micro(arguments: &BenchMicro) -> Result<ExitCode, Failure> {
+fn micro_options(arguments: &BenchMicro, directory: PathBuf) -> MicroOptions {
     let usual = MicroOptions::default();
-    let options = MicroOptions {
-        directory: arguments.directory.clone().unwrap_or(usual.directory),
+    MicroOptions {
+        directory,
         rounds: arguments.rounds.unwrap_or(usual.rounds),
         calls: arguments.calls.unwrap_or(usual.calls),
         operations: or(&arguments.only, usual.operations),
         contenders: or(&arguments.contenders, usual.contenders),
         busy: arguments.busy,
-    };
-    let report = micro::run(&options)?;
-    show(&report, arguments.json)
+    }
 }
 
-fn perform_beside(arguments: &BenchBeside) -> Result<ExitCode, Failure> {
+fn beside_options(arguments: &BenchBeside, directory: PathBuf) -> BesideOptions {
     let usual = BesideOptions::default();
-    let options = BesideOptions {
-        directory: arguments.directory.clone().unwrap_or(usual.directory),
+    BesideOptions {
+        directory,
         rounds: arguments.rounds.unwrap_or(usual.rounds),
         period: arguments.millis.map_or(usual.period, Duration::from_millis),
         attacks: or(&arguments.attacks, usual.attacks),
-    };
-    let report = beside::run(&options)?;
-    show(&report, arguments.json)
+    }
 }
 
-fn perform_clients(arguments: &BenchClients) -> Result<ExitCode, Failure> {
+fn clients_options(arguments: &BenchClients, directory: PathBuf) -> ClientsOptions {
     let usual = ClientsOptions::default();
-    let options = ClientsOptions {
-        directory: arguments.directory.clone().unwrap_or(usual.directory),
+    ClientsOptions {
+        directory,
         cells: arguments.cells.unwrap_or(usual.cells),
         idle: arguments.idle.unwrap_or(usual.idle),
         rounds: arguments.rounds.unwrap_or(usual.rounds),
         calls: arguments.calls.unwrap_or(usual.calls),
         watch: arguments.seconds.map_or(usual.watch, Duration::from_secs),
-    };
-    let report = clients::run(&options)?;
-    show(&report, arguments.json)
+    }
 }
 
-fn perform_hive(arguments: &BenchHive) -> Result<ExitCode, Failure> {
+fn hive_options(arguments: &BenchHive, directory: PathBuf) -> HiveOptions {
     let usual = HiveOptions::default();
-    let options = HiveOptions {
-        directory: arguments.directory.clone().unwrap_or(usual.directory),
+    HiveOptions {
+        directory,
         experiments: or(&arguments.only, usual.experiments),
         rounds: arguments.rounds.unwrap_or(usual.rounds),
         faults: arguments.faults.or(usual.faults),
         seed: arguments.seed.unwrap_or(usual.seed),
-    };
-    let report = hive::run(&options)?;
-    show(&report, arguments.json)
+    }
 }
 
-fn perform_recovery(arguments: &BenchRecovery) -> Result<ExitCode, Failure> {
+fn recovery_options(arguments: &BenchRecovery, directory: PathBuf) -> RecoveryOptions {
     let usual = RecoveryOptions::default();
-    let options = RecoveryOptions {
-        directory: arguments.directory.clone().unwrap_or(usual.directory),
+    RecoveryOptions {
+        directory,
         cells: arguments.cells.unwrap_or(usual.cells),
         log_bytes: arguments.log_mib.map_or(usual.log_bytes, |mib| mib << 20),
-    };
-    let report = recovery::run(&options)?;
-    show(&report, arguments.json)
+    }
 }
 
-fn perform_scale(arguments: &BenchScale) -> Result<ExitCode, Failure> {
+fn scale_options(arguments: &BenchScale, directory: PathBuf) -> ScaleOptions {
     let usual = ScaleOptions::default();
-    let options = ScaleOptions {
-        directory: arguments.directory.clone().unwrap_or(usual.directory),
+    ScaleOptions {
+        directory,
         rounds: arguments.rounds.unwrap_or(usual.rounds),
         calls: arguments.calls.unwrap_or(usual.calls),
         operations: or(&arguments.only, usual.operations),
         contenders: or(&arguments.contenders, usual.contenders),
         programs: or(&arguments.programs, usual.programs),
         cells: or(&arguments.cells, usual.cells),
-    };
-    let report = scale::run(&options)?;
-    show(&report, arguments.json)
+    }
 }
 
-fn perform_space(arguments: &BenchSpace) -> Result<ExitCode, Failure> {
+fn space_options(arguments: &BenchSpace, directory: PathBuf) -> SpaceOptions {
     let usual = SpaceOptions::default();
-    let options = SpaceOptions {
-        directory: arguments.directory.clone().unwrap_or(usual.directory),
+    SpaceOptions {
+        directory,
         sizes: or(&arguments.sizes, usual.sizes),
         cells: or(&arguments.cells, usual.cells),
         churn: arguments.churn.map_or(usual.churn, Duration::from_secs),
-    };
-    let report = space::run(&options)?;
-    show(&report, arguments.json)
+    }
 }
 
 /// A failure is an error after the report.
-fn perform_stops(arguments: &BenchStops) -> Result<ExitCode, Failure> {
+fn perform_stops(
+    arguments: &BenchStops,
+    directory: PathBuf,
+    json: bool,
+) -> Result<ExitCode, Failure> {
     let usual = StopsOptions::default();
     let options = StopsOptions {
-        directory: arguments.directory.clone().unwrap_or(usual.directory),
+        directory,
         cells: or(&arguments.cells, usual.cells),
         mounts: or(&arguments.mounts, usual.mounts),
         loads: or(&arguments.loads, usual.loads),
@@ -189,17 +194,14 @@ fn perform_stops(arguments: &BenchStops) -> Result<ExitCode, Failure> {
         seed: arguments.seed.unwrap_or(usual.seed),
     };
     let report = stops::run(&options)?;
-    show(&report, arguments.json)?;
-    match report.failures.first() {
-        None => Ok(ExitCode::SUCCESS),
-        Some(first) => Err(Failure::new(CODE_FAILURE, first.clone())),
-    }
+    show(&report, json)?;
+    fail_with_first(&report.failures)
 }
 
-fn perform_fsync(arguments: &BenchFsync) -> Result<ExitCode, Failure> {
+fn fsync_options(arguments: &BenchFsync, directory: PathBuf) -> FsyncOptions {
     let usual = FsyncOptions::default();
-    let options = FsyncOptions {
-        directory: arguments.directory.clone().unwrap_or(usual.directory),
+    FsyncOptions {
+        directory,
         on: match arguments.on {
             BenchOn::File => Medium::File,
             BenchOn::Loop => Medium::Loop,
@@ -208,22 +210,18 @@ fn perform_fsync(arguments: &BenchFsync) -> Result<ExitCode, Failure> {
         rounds: arguments.rounds.unwrap_or(usual.rounds),
         calls: arguments.calls.unwrap_or(usual.calls),
         alone: arguments.alone,
-    };
-    let report = fsync::run(&options)?;
-    show(&report, arguments.json)
+    }
 }
 
-fn perform_client(arguments: &BenchClient) -> Result<ExitCode, Failure> {
+fn client_options(arguments: &BenchClient, directory: PathBuf) -> ClientOptions {
     let usual = ClientOptions::default();
-    let options = ClientOptions {
-        directory: arguments.directory.clone().unwrap_or(usual.directory),
+    ClientOptions {
+        directory,
         rounds: arguments.rounds.unwrap_or(usual.rounds),
         calls: arguments.calls.unwrap_or(usual.calls),
         breakdown: arguments.breakdown,
         alone: arguments.alone,
-    };
-    let report = client::run(&options)?;
-    show(&report, arguments.json)
+    }
 }
 
 impl From<BenchError> for Failure {

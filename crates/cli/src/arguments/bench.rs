@@ -16,6 +16,13 @@ use crate::size;
 
 #[derive(Args)]
 pub(crate) struct Bench {
+    /// Directory of the pools, the mount points, the files under loop devices and the files to
+    /// compare with; /dev/shm keeps them in memory [default: the temporary directory]
+    #[arg(long, global = true)]
+    pub directory: Option<PathBuf>,
+    /// Report in JSON
+    #[arg(long, global = true)]
+    pub json: bool,
     #[command(subcommand)]
     pub what: BenchTask,
 }
@@ -53,10 +60,6 @@ pub(crate) enum BenchTask {
 
 #[derive(Args)]
 pub(crate) struct BenchApps {
-    /// Directory of the mount points and of the files under loop devices [default: the temporary
-    /// directory]
-    #[arg(long)]
-    pub directory: Option<PathBuf>,
     /// Rounds that are counted
     #[arg(long, value_parser = repetitions())]
     pub rounds: Option<u32>,
@@ -72,17 +75,10 @@ pub(crate) struct BenchApps {
     /// Write the report as a page with plots to this file, too
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Report in JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct BenchMicro {
-    /// Directory of the mount points and of the files under loop devices [default: the temporary
-    /// directory]
-    #[arg(long)]
-    pub directory: Option<PathBuf>,
     /// Rounds that are counted
     #[arg(long, value_parser = repetitions())]
     pub rounds: Option<u32>,
@@ -98,17 +94,10 @@ pub(crate) struct BenchMicro {
     /// Measure a second time with all processors busy, in a fifth of the rounds
     #[arg(long)]
     pub busy: bool,
-    /// Report in JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct BenchBeside {
-    /// Directory of the temporary pool, like /dev/shm to keep it in memory [default: the temporary
-    /// directory]
-    #[arg(long)]
-    pub directory: Option<PathBuf>,
     /// Rounds that are counted
     #[arg(long, value_parser = repetitions())]
     pub rounds: Option<u32>,
@@ -118,16 +107,10 @@ pub(crate) struct BenchBeside {
     /// The attacks, with their names in the JSON report [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub attacks: Vec<beside::Operation>,
-    /// Report in JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct BenchClients {
-    /// Directory of the temporary pool [default: the temporary directory]
-    #[arg(long)]
-    pub directory: Option<PathBuf>,
     /// Number of cells
     #[arg(long, value_parser = super::cells())]
     pub cells: Option<u16>,
@@ -143,17 +126,10 @@ pub(crate) struct BenchClients {
     /// Seconds for which the idle fleet is watched
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub seconds: Option<u64>,
-    /// Report in JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct BenchScale {
-    /// Directory of the mount points and of the files under loop devices [default: the temporary
-    /// directory]
-    #[arg(long)]
-    pub directory: Option<PathBuf>,
     /// Rounds that are counted
     #[arg(long, value_parser = repetitions())]
     pub rounds: Option<u32>,
@@ -174,9 +150,6 @@ pub(crate) struct BenchScale {
     /// half of the processors, at most 8]
     #[arg(long, value_delimiter = ',', value_parser = super::cells())]
     pub cells: Vec<u16>,
-    /// Report in JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Subcommand)]
@@ -187,10 +160,6 @@ pub(crate) enum BenchPaper {
 
 #[derive(Args)]
 pub(crate) struct BenchHive {
-    /// Directory of the pools, the mount points and the files under loop devices [default: the
-    /// temporary directory]
-    #[arg(long)]
-    pub directory: Option<PathBuf>,
     /// Only these experiments, separated by commas: requests (sections 4.1 and 6), latency (tables
     /// 5.2 and 7.3), pmake (table 7.2), writable (section 4.2), faults (table 7.4, section 3.1)
     #[arg(long, value_name = "EXPERIMENTS", value_delimiter = ',')]
@@ -204,25 +173,16 @@ pub(crate) struct BenchHive {
     /// Seed of the times, victims and addresses of faults
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Report in JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct BenchRecovery {
-    /// Directory of the temporary pools [default: the temporary directory]
-    #[arg(long)]
-    pub directory: Option<PathBuf>,
     /// Number of cells
     #[arg(long, value_parser = super::cells())]
     pub cells: Option<u16>,
     /// Size of all logs together in MiB
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=LOG_BYTES_MAX >> 20))]
     pub log_mib: Option<u64>,
-    /// Report in JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -237,10 +197,6 @@ pub(crate) enum BenchOn {
 
 #[derive(Args)]
 pub(crate) struct BenchFsync {
-    /// Directory of the temporary pool and the files to compare with, or of the files under loop
-    /// devices [default: the temporary directory]
-    #[arg(long)]
-    pub directory: Option<PathBuf>,
     /// Medium of the pool and of the files to compare with
     #[arg(long, value_enum, value_name = "MEDIUM", default_value_t = BenchOn::File)]
     pub on: BenchOn,
@@ -253,17 +209,10 @@ pub(crate) struct BenchFsync {
     /// Measure Warren alone
     #[arg(long)]
     pub alone: bool,
-    /// Report in JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct BenchClient {
-    /// Directory of the temporary pool and the files to compare with [default: the temporary
-    /// directory]
-    #[arg(long)]
-    pub directory: Option<PathBuf>,
     /// Rounds that are counted
     #[arg(long, value_parser = repetitions())]
     pub rounds: Option<u32>,
@@ -276,17 +225,10 @@ pub(crate) struct BenchClient {
     /// Measure Warren alone
     #[arg(long)]
     pub alone: bool,
-    /// Report in JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct BenchSpace {
-    /// Directory of the pools, the mount points and the files under loop devices [default: the
-    /// temporary directory]
-    #[arg(long)]
-    pub directory: Option<PathBuf>,
     /// Sizes of the pools, several separated by commas [default: 256M]
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = bytes)]
     pub sizes: Vec<u64>,
@@ -296,16 +238,10 @@ pub(crate) struct BenchSpace {
     /// Seconds for which files come and go in each size; 0: not at all
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=100_000))]
     pub churn: Option<u64>,
-    /// Report in JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct BenchStops {
-    /// Directory of the pools and of the mount points [default: the temporary directory]
-    #[arg(long)]
-    pub directory: Option<PathBuf>,
     /// Cells of the fleets, several numbers separated by commas [default: 1,2,4]
     #[arg(long, value_delimiter = ',', value_parser = super::cells())]
     pub cells: Vec<u16>,
@@ -326,9 +262,6 @@ pub(crate) struct BenchStops {
     /// Seed of the moments, and of which process is stopped
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Report in JSON
-    #[arg(long)]
-    pub json: bool,
 }
 
 /// The size of a pool that is measured.
