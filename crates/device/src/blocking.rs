@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno as KernelErrno;
+use warren_base::Errno;
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{BlockNo, Errno};
 
-use crate::device::{Device, Done};
-use crate::transfer::{Action, Step, Transfer};
+use crate::device::Device;
+use crate::transfer::{Action, Done, Step, Transfer};
 use crate::{DeviceError, PoolFile};
 
 /// Returns blocks of a file to the host without changing its size. A block device may unmap them.
@@ -29,13 +29,6 @@ pub struct Blocking {
 impl Blocking {
     pub fn new(pool: PoolFile) -> Self {
         Self { pool, submitted: VecDeque::new(), refused: Vec::new(), wake: None, rung: Vec::new() }
-    }
-
-    fn submit(&mut self, token: u64, transfer: Option<Transfer>) {
-        match transfer {
-            Some(transfer) => self.submitted.push_back(transfer),
-            None => self.refused.push(Done { token, result: Err(Errno::EIO), flush: false }),
-        }
     }
 
     fn carry_out(&self, transfer: &mut Transfer) -> Result<(), Errno> {
@@ -78,36 +71,11 @@ impl Device for Blocking {
         self.pool.grow(len_blocks);
     }
 
-    unsafe fn submit_read(&mut self, token: u64, block: BlockNo, frames: &[*mut u8]) {
-        let frames = frames.iter().copied();
-        let end = self.len_blocks();
-        self.submit(token, Transfer::new(token, Action::Read, block, frames, end));
-    }
-
-    unsafe fn submit_write(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
-        let frames = frames.iter().map(|frame| frame.cast_mut());
-        let end = self.len_blocks();
-        self.submit(token, Transfer::new(token, Action::Write, block, frames, end));
-    }
-
-    unsafe fn submit_write_through(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
-        let frames = frames.iter().map(|frame| frame.cast_mut());
-        let end = self.len_blocks();
-        self.submit(token, Transfer::new(token, Action::WriteThrough, block, frames, end));
-    }
-
-    fn submit_flush(&mut self, token: u64) {
-        self.submitted.push_back(Transfer::flush(token));
-    }
-
-    fn submit_reserve(&mut self, token: u64, block: BlockNo, count: u64) {
-        let end = self.len_blocks();
-        self.submit(token, Transfer::of_range(token, Action::Reserve, block, count, end));
-    }
-
-    fn submit_discard(&mut self, token: u64, block: BlockNo, count: u64) {
-        let end = self.len_blocks();
-        self.submit(token, Transfer::of_range(token, Action::Discard, block, count, end));
+    fn submit(&mut self, token: u64, transfer: Option<Transfer>) {
+        match transfer {
+            Some(transfer) => self.submitted.push_back(transfer),
+            None => self.refused.push(Done { token, result: Err(Errno::EIO), flush: false }),
+        }
     }
 
     fn in_flight(&self) -> usize {

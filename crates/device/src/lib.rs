@@ -24,11 +24,11 @@ mod uring;
 mod conformance;
 
 pub use blocking::Blocking;
-pub use device::{Device, Done};
+pub use device::Device;
 pub use error::DeviceError;
 pub use file_table::{FilePlace, FileTables};
 pub use pool_file::{PoolFile, await_writers};
 pub use queue::open_queue;
 pub use trace::{ENVIRONMENT as RECORD_ENVIRONMENT, Entry, TraceWriter, read_trace};
-pub use transfer::FRAMES_MAX;
+pub use transfer::{Done, FRAMES_MAX};
 pub use uring::Uring;

@@ -27,6 +27,7 @@ use std::time::Duration;
 use warren_base::BlockNo;
 use warren_base::limits::BLOCK_SIZE;
 
+use crate::transfer::{Action, Transfer};
 use crate::{Device, DeviceError, Done};
 
 /// The variable that names the file.
@@ -150,15 +151,16 @@ impl TracedDevice {
         Self { device, trace, under_way: Vec::new() }
     }
 
-    fn begin_write(&self, block: BlockNo, frames: &[*const u8], through: bool) -> u64 {
-        let mut bytes = vec![0; frames.len() * BLOCK_SIZE];
-        for (frame, into) in frames.iter().zip(bytes.chunks_exact_mut(BLOCK_SIZE)) {
-            // SAFETY: the submitter promised that the frame can be read and does not change until
-            // the request is done, and it has not even begun.
-            let frame = unsafe { std::slice::from_raw_parts(*frame, BLOCK_SIZE) };
-            into.copy_from_slice(frame);
+    fn begin_write(&self, write: &Transfer, through: bool) -> u64 {
+        let mut bytes = Vec::new();
+        for frames in write.iovecs() {
+            // SAFETY: the submitter promised that the frames can be read and do not change until
+            // the request is done, and it has not even begun. Merged frames lie in one mapping.
+            let frames =
+                unsafe { std::slice::from_raw_parts(frames.iov_base.cast(), frames.iov_len) };
+            bytes.extend_from_slice(frames);
         }
-        self.trace.write(block, &bytes, through)
+        self.trace.write(BlockNo(write.offset / BLOCK_SIZE as u64), &bytes, through)
     }
 }
 
@@ -171,34 +173,15 @@ impl Device for TracedDevice {
         self.device.grow(len_blocks);
     }
 
-    unsafe fn submit_read(&mut self, token: u64, block: BlockNo, frames: &[*mut u8]) {
-        // SAFETY: the caller makes the same promise.
-        unsafe { self.device.submit_read(token, block, frames) };
-    }
-
-    unsafe fn submit_write(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
-        self.under_way.push((token, self.begin_write(block, frames, false)));
-        // SAFETY: the caller makes the same promise.
-        unsafe { self.device.submit_write(token, block, frames) };
-    }
-
-    unsafe fn submit_write_through(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
-        self.under_way.push((token, self.begin_write(block, frames, true)));
-        // SAFETY: the caller makes the same promise.
-        unsafe { self.device.submit_write_through(token, block, frames) };
-    }
-
-    fn submit_flush(&mut self, token: u64) {
-        self.under_way.push((token, self.trace.flush()));
-        self.device.submit_flush(token);
-    }
-
-    fn submit_reserve(&mut self, token: u64, block: BlockNo, count: u64) {
-        self.device.submit_reserve(token, block, count);
-    }
-
-    fn submit_discard(&mut self, token: u64, block: BlockNo, count: u64) {
-        self.device.submit_discard(token, block, count);
+    fn submit(&mut self, token: u64, transfer: Option<Transfer>) {
+        let number = transfer.as_ref().and_then(|transfer| match transfer.action {
+            Action::Write => Some(self.begin_write(transfer, false)),
+            Action::WriteThrough | Action::WriteDurable => Some(self.begin_write(transfer, true)),
+            Action::Flush => Some(self.trace.flush()),
+            Action::Read | Action::Reserve | Action::Discard => None,
+        });
+        self.under_way.extend(number.map(|number| (token, number)));
+        self.device.submit(token, transfer);
     }
 
     fn in_flight(&self) -> usize {
@@ -210,7 +193,7 @@ impl Device for TracedDevice {
         self.device.poll(done)?;
         for done in &done[before..] {
             let at = self.under_way.iter().position(|(token, _)| *token == done.token);
-            // Reads are not traced.
+            // Other requests are not traced.
             if let Some(at) = at {
                 self.trace.end(self.under_way.remove(at).1, done.result.is_ok());
             }

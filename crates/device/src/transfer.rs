@@ -3,14 +3,23 @@
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, Errno};
 
-use crate::device::Done;
-
 /// Frames of one request, as Linux's `IOV_MAX`: 4 MiB.
 pub const FRAMES_MAX: usize = 1024;
 
 /// Attempts without progress (EINTR, EAGAIN, nothing transferred) before a request is EIO. Each is
 /// a system call, so by then the kernel is not just busy.
 const RETRIES_MAX: u32 = 1000;
+
+/// A finished request: all of it was done (`Ok`), or any part of it may be missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// The submitter's name of it.
+    pub token: u64,
+    pub result: Result<(), Errno>,
+    /// Whether a flush ended it: a flush alone, a flush behind a write, or a failed write that may
+    /// have included one. If that failed, writes of all processes to the device may be lost.
+    pub flush: bool,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Action {
@@ -35,17 +44,17 @@ pub(crate) enum Step {
 
 /// A request. `iovecs` are its frames, neighbours merged, that are still to be transferred.
 #[derive(Debug)]
-pub(crate) struct Transfer {
-    pub token: u64,
-    pub action: Action,
+pub struct Transfer {
+    pub(crate) token: u64,
+    pub(crate) action: Action,
     /// Bytes from the start of the device.
-    pub offset: u64,
+    pub(crate) offset: u64,
     iovecs: Vec<libc::iovec>,
     /// The number of whole iovecs transferred.
     finished: usize,
     retries: u32,
     /// Bytes to reserve or to discard.
-    pub span: u64,
+    pub(crate) span: u64,
 }
 
 // SAFETY: the pointers are only passed to the kernel, under the contract of `Device::submit_read`,

@@ -25,11 +25,11 @@ use std::time::Duration;
 use io_uring::register::Restriction;
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
-use warren_base::{BlockNo, Errno};
+use warren_base::Errno;
 
 use crate::blocking::{DISCARD, drain};
-use crate::device::{Device, Done};
-use crate::transfer::{Action, Step, Transfer};
+use crate::device::Device;
+use crate::transfer::{Action, Done, Step, Transfer};
 use crate::{DeviceError, PoolFile};
 
 /// Requests in the kernel at a time: more than any one disk's queue can use.
@@ -85,19 +85,6 @@ impl Uring {
             wake_armed: false,
             woken: false,
         })
-    }
-
-    fn submit(&mut self, token: u64, transfer: Option<Transfer>) {
-        let Some(transfer) = transfer else {
-            self.refused.push(Done { token, result: Err(Errno::EIO), flush: false });
-            return;
-        };
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.transfers.push(None);
-            self.transfers.len() - 1
-        });
-        self.transfers[index] = Some(transfer);
-        self.backlog.push_back(index);
     }
 
     /// Moves requests from the backlog to the submission queue, up to the depth.
@@ -305,40 +292,20 @@ impl Device for Uring {
         self.pool.grow(len_blocks);
     }
 
-    unsafe fn submit_read(&mut self, token: u64, block: BlockNo, frames: &[*mut u8]) {
-        let frames = frames.iter().copied();
-        let end = self.len_blocks();
-        self.submit(token, Transfer::new(token, Action::Read, block, frames, end));
-    }
-
-    unsafe fn submit_write(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
-        let frames = frames.iter().map(|frame| frame.cast_mut());
-        let end = self.len_blocks();
-        self.submit(token, Transfer::new(token, Action::Write, block, frames, end));
-    }
-
-    unsafe fn submit_write_through(&mut self, token: u64, block: BlockNo, frames: &[*const u8]) {
-        let frames = frames.iter().map(|frame| frame.cast_mut());
-        let end = self.len_blocks();
-        let action = match self.pool.is_block_device() {
-            true => Action::WriteDurable,
-            false => Action::WriteThrough,
+    fn submit(&mut self, token: u64, transfer: Option<Transfer>) {
+        let Some(mut transfer) = transfer else {
+            self.refused.push(Done { token, result: Err(Errno::EIO), flush: false });
+            return;
         };
-        self.submit(token, Transfer::new(token, action, block, frames, end));
-    }
-
-    fn submit_flush(&mut self, token: u64) {
-        self.submit(token, Some(Transfer::flush(token)));
-    }
-
-    fn submit_reserve(&mut self, token: u64, block: BlockNo, count: u64) {
-        let end = self.len_blocks();
-        self.submit(token, Transfer::of_range(token, Action::Reserve, block, count, end));
-    }
-
-    fn submit_discard(&mut self, token: u64, block: BlockNo, count: u64) {
-        let end = self.len_blocks();
-        self.submit(token, Transfer::of_range(token, Action::Discard, block, count, end));
+        if transfer.action == Action::WriteThrough && self.pool.is_block_device() {
+            transfer.action = Action::WriteDurable;
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.transfers.push(None);
+            self.transfers.len() - 1
+        });
+        self.transfers[index] = Some(transfer);
+        self.backlog.push_back(index);
     }
 
     fn in_flight(&self) -> usize {
@@ -398,6 +365,7 @@ mod tests {
     use crate::conformance::ScratchPath;
     use std::fs::File;
     use std::thread;
+    use warren_base::BlockNo;
     use warren_base::limits::BLOCK_SIZE;
 
     #[test]
