@@ -318,7 +318,7 @@ fn make_reaped(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     shard.inodes = shard.inodes.saturating_sub(1);
     shard.behind.remove(ino);
     forget_pages(shard, ino, 0..=u64::MAX, turn.log, turn.cache);
-    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
+    turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
     shard.leases.forget_inode(ino, &mut turn.sessions.leases);
 }
 

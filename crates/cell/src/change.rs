@@ -160,20 +160,16 @@ fn revoke_all(
         let Some(Shard { leases, .. }) = shards.get_mut(&change.shard()) else { continue };
         for key in leases_of(change).iter().flatten() {
             if !turn.plants(Plant::ForgetRevoke) {
-                leases.revoke(key, &mut turn.sessions.leases, turn.driver.memory);
+                turn.revoke(leases, key);
             }
         }
         if !change.is_of_entry() {
             continue;
         }
-        leases.names_changed(change.home(), client, turn.driver.now.monotonic);
+        leases.contended.note_change(change.home(), client, turn.driver.now.monotonic);
         if !turn.plants(Plant::KeepListings) {
-            leases.revoke_listings(
-                change.home(),
-                client,
-                &mut turn.sessions.leases,
-                turn.driver.memory,
-            );
+            let stamps = &mut turn.sessions.leases.stamps;
+            leases.words.revoke_listings(change.home(), client, stamps, turn.driver.memory);
         }
     }
     let front = client.filter(|client| turn.sessions.clients.acknowledges(*client));
@@ -201,7 +197,7 @@ fn note_own_copies(
     };
     let is_contended = |change: &Change| {
         let shard = shards.get(&change.shard());
-        shard.is_some_and(|shard| shard.leases.is_contended(change.home(), now))
+        shard.is_some_and(|shard| shard.leases.contended.has(change.home(), now))
     };
     let has_copy = |change: &Change, name: &LeaseKey| match change {
         Change::RemoveEntry { .. } => false,
@@ -218,7 +214,7 @@ fn note_own_copies(
         if has_copy {
             leases.hold_again(turn.mark(name), front, &mut turn.sessions.leases);
         } else {
-            leases.drop_holder(&name, front, &mut turn.sessions.leases);
+            leases.dropped(&name, front, &mut turn.sessions.leases);
         }
     }
 }

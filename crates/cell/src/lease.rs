@@ -37,7 +37,7 @@ use warren_proto::{Change, LeaseKey};
 use crate::plant::{Plant, Planted};
 use inherited::Inherited;
 use objects::ObjectCount;
-use recalls::{RecallClass, RecallEffect, Recalls, Sent};
+use recalls::{RecallClass, RecallEffect, Recalls};
 use stamps::Stamps;
 
 /// The state of leases that all shards share, by client.
@@ -45,8 +45,8 @@ use stamps::Stamps;
 pub(crate) struct ClientLeases {
     pub(crate) stamps: Stamps,
     pub(crate) objects: ObjectCount,
-    inherited: Inherited,
-    recalls: Recalls,
+    pub(crate) inherited: Inherited,
+    pub(crate) recalls: Recalls,
     plant: Planted,
     /// Changes whose leases [`Plant::RevokeAfterCommit`] revokes with the next event, and their
     /// client.
@@ -70,34 +70,14 @@ impl ClientLeases {
         !self.recalls.contains(key) || self.plant == Some(Plant::GrantDuringRecall)
     }
 
-    /// Whether the object is being recalled from any client.
-    pub(crate) fn is_recalled(&self, key: &LeaseKey) -> bool {
-        self.recalls.contains(key)
-    }
-
-    /// A client has read the object. If a recall was sent to it, another must follow that one.
-    pub(crate) fn has_read(&mut self, key: &LeaseKey, client: ClientId) {
-        self.recalls.repeat_if_sent(key, client);
-    }
-
     /// Whether a client may hold an acknowledged lease on anything.
     pub(crate) fn has_acknowledged(&self) -> bool {
         !self.objects.is_zero() || !self.inherited.is_empty()
     }
 
-    /// Whether a predecessor may have granted anything that was not recalled since.
-    pub(crate) fn has_inherited(&self) -> bool {
-        !self.inherited.is_empty()
-    }
-
-    /// A predecessor may have granted this client anything.
-    pub(crate) fn inherit(&mut self, client: ClientId) {
-        self.inherited.insert(client);
-    }
-
     /// Recalls the object from its holders, and from the clients to which a predecessor may have
     /// granted it (if `is_inherited`), except `except`. Returns whether there are none. If there
-    /// are any, the recall is under way on return (or queued: see [`Self::take_recall`]).
+    /// are any, the recall is under way on return (or queued: see [`Recalls::take`]).
     pub(crate) fn recall(
         &mut self,
         key: &LeaseKey,
@@ -131,25 +111,10 @@ impl ClientLeases {
         free
     }
 
-    /// Whether the client is being asked to drop what `key` guards.
-    pub(crate) fn is_recalled_from(&self, key: &LeaseKey, client: ClientId) -> bool {
-        self.recalls.is_from(key, client)
-    }
-
     /// Whether a predecessor may have granted the object to the client, or it is being recalled
     /// from the client.
     pub(crate) fn may_hold(&self, key: &LeaseKey, client: ClientId) -> bool {
         self.recalls.is_from(key, client) || self.inherited.clients_of(key).any(|it| it == client)
-    }
-
-    /// Whether a client has ever listened for recalls, or has any to receive.
-    pub(crate) fn has_listeners(&self) -> bool {
-        self.recalls.has_listeners()
-    }
-
-    /// The next recall to send to `client`, which is listening for the class.
-    pub(crate) fn take_recall(&mut self, client: ClientId, class: RecallClass) -> Option<Sent> {
-        self.recalls.take(client, class)
     }
 
     /// `client` listens for the class, and has dropped the objects of recall `number`. Returns
@@ -168,28 +133,12 @@ impl ClientLeases {
         Some(dropped)
     }
 
-    /// A task waits until all clients but `except` have dropped the pages of a file that are being
-    /// recalled. Returns whether this is the first task to wait for some of them: then other tasks
-    /// may overtake.
-    pub(crate) fn await_pages(&mut self, ino: Ino, except: Option<ClientId>) -> bool {
-        self.recalls.await_pages(ino, except)
-    }
-
     /// Whether a write-back or truncation of `client` must continue although other clients have
     /// pages of the file: the client's own pages are being recalled, a task waits for them or for
     /// pages behind them in the queue, and its kernel cannot drop them before this request is
     /// answered.
     pub(crate) fn must_overtake(&self, ino: Ino, client: ClientId) -> bool {
         self.recalls.is_awaited(ino, client) && self.plant != Some(Plant::WaitForOwnRecall)
-    }
-
-    /// The clients from which the object is being recalled, except `client`.
-    pub(crate) fn recalled_from<'a>(
-        &'a self,
-        key: &'a LeaseKey,
-        client: ClientId,
-    ) -> impl Iterator<Item = ClientId> + 'a {
-        self.recalls.clients_except(key, client)
     }
 
     /// The client is gone with all its caches. The shards must forget it too.

@@ -32,15 +32,15 @@ pub(crate) fn recall_for(
     effect: RecallEffect,
     turn: &mut Turn<'_>,
 ) -> bool {
-    let is_inherited = turn.sessions.leases.has_inherited() && turn.is_marked(key);
+    let is_inherited = !turn.sessions.leases.inherited.is_empty() && turn.is_marked(key);
     let free = shard.leases.recall(key, (except, is_inherited), effect, &mut turn.sessions.leases);
     if !free {
         // A front's own copy ends before that of its kernel, which would get it again otherwise.
         if !turn.plants(Plant::RecallKeepsCopies) {
-            shard.leases.revoke(key, &mut turn.sessions.leases, turn.driver.memory);
+            turn.revoke(&mut shard.leases, key);
         }
         if let LeaseKey::Name(dir, _) = key {
-            shard.leases.contend(*dir, except, turn.driver.now.monotonic);
+            shard.leases.contended.begin(*dir, except, turn.driver.now.monotonic);
         }
         send_recalls(turn);
     }
@@ -58,8 +58,8 @@ pub(crate) fn wait_for_names(
     sessions: &Sessions,
     waits: &mut Waits,
 ) -> Result<(), Errno> {
-    let others = keys.iter().flat_map(|key| sessions.leases.recalled_from(key, front));
-    match shard.leases.waits_for_names(dir, front, others) {
+    let others = keys.iter().flat_map(|key| sessions.leases.recalls.clients_except(key, front));
+    match shard.leases.contended.judge(dir, front, others) {
         WaitFor::Others => {}
         WaitFor::OthersRefused => waits.wake_all(WaitKey::Recall),
         WaitFor::Refused => return Err(Errno::EDEADLK),
@@ -109,7 +109,7 @@ pub(crate) fn recall_inherited_pages(
         return Ok(());
     }
     send_recalls(turn);
-    if turn.sessions.leases.await_pages(ino, None) {
+    if turn.sessions.leases.recalls.await_pages(ino, None) {
         turn.waits.wake_all(WaitKey::Recall);
     }
     Err(Stop::Wait(Wait::Recall))
@@ -133,7 +133,7 @@ pub(crate) fn recall_pages(
     {
         return Ok(());
     }
-    if turn.sessions.leases.await_pages(ino, except) {
+    if turn.sessions.leases.recalls.await_pages(ino, except) {
         // Some tasks may continue, because a task now waits for the pages of their own client.
         turn.waits.wake_all(WaitKey::Recall);
     }
@@ -148,10 +148,10 @@ pub(crate) fn drop_old_pages(ino: Ino, state: &TaskState, turn: &mut Turn<'_>) -
         return Ok(());
     }
     recall_inherited_pages(ino, |front| front == client, turn)?;
-    if !turn.sessions.leases.is_recalled_from(&LeaseKey::Pages(ino), client) {
+    if !turn.sessions.leases.recalls.is_from(&LeaseKey::Pages(ino), client) {
         return Ok(());
     }
-    if turn.sessions.leases.await_pages(ino, None) {
+    if turn.sessions.leases.recalls.await_pages(ino, None) {
         turn.waits.wake_all(WaitKey::Recall);
     }
     Err(Stop::Wait(Wait::Recall))
@@ -159,12 +159,12 @@ pub(crate) fn drop_old_pages(ino: Ino, state: &TaskState, turn: &mut Turn<'_>) -
 
 /// Sends recalls to the clients that listen.
 pub(crate) fn send_recalls(turn: &mut Turn<'_>) {
-    if !turn.sessions.leases.has_listeners() {
+    if !turn.sessions.leases.recalls.has_listeners() {
         return;
     }
     let Turn { driver, sessions: Sessions { clients, leases, .. }, .. } = turn;
     clients.answer_listeners(|client, lane, (to, seq)| {
-        let Some(sent) = leases.take_recall(client, lane) else { return false };
+        let Some(sent) = leases.recalls.take(client, lane) else { return false };
         let (number, rights) = (sent.number, sent.effect == RecallEffect::Rights);
         let recall = Reply::Recall { number, keys: sent.keys.into_iter().collect(), rights };
         driver.answer(to, seq, Ok(recall));

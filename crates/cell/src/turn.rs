@@ -8,7 +8,7 @@ use std::fmt;
 
 use warren_base::{ClientId, Errno, TxnId};
 use warren_proto::control::Report;
-use warren_proto::{Cause, Change, LeaseKey, Rules, Step};
+use warren_proto::{Cause, Change, Lease, LeaseKey, Rules, Step};
 
 use crate::chunks::free::Chunks;
 use crate::config::{CellConfig, LogConfig, Recovery};
@@ -22,6 +22,7 @@ use crate::log::record::After;
 use crate::plant::Plant;
 use crate::run::wait::Waits;
 use crate::session::Sessions;
+use crate::shard::lease::ShardLeases;
 
 /// The state that all shards of the cell share.
 #[derive(Debug)]
@@ -137,6 +138,21 @@ impl Turn<'_> {
     /// Whether a process of this cell may have granted an acknowledged lease on the object.
     pub(crate) fn is_marked(&self, key: &LeaseKey) -> bool {
         is_marked(key, self.fleet.volume.secret, self.driver.memory)
+    }
+
+    /// Grants a word lease. A client that holds it already gets the same word and stamp again.
+    pub(crate) fn grant(
+        &mut self,
+        leases: &mut ShardLeases,
+        key: LeaseKey,
+        client: ClientId,
+    ) -> Lease {
+        leases.words.grant(key, client, &mut self.sessions.leases.stamps, self.driver.memory)
+    }
+
+    /// Revokes all word leases on `key`.
+    pub(crate) fn revoke(&mut self, leases: &mut ShardLeases, key: &LeaseKey) {
+        leases.words.revoke(key, &mut self.sessions.leases.stamps, self.driver.memory);
     }
 
     pub(crate) fn report(&mut self, report: Report) {

@@ -75,7 +75,7 @@ impl Core {
             for handle in shard.opens.handles_of_client(client) {
                 if shard.opens.close(handle, client, &mut turn.sessions.opens) == Ok(true) {
                     let key = LeaseKey::Attr(handle.ino);
-                    shard.leases.revoke(&key, &mut turn.sessions.leases, turn.driver.memory);
+                    turn.revoke(&mut shard.leases, &key);
                     turn.waits.start(Work::Reap { ino: handle.ino });
                 }
             }
@@ -97,7 +97,7 @@ impl Core {
         if sessions.leases.stamps.are_many_displaced() {
             self.shards
                 .values_mut()
-                .for_each(|shard| shard.leases.forget_displaced(&sessions.leases));
+                .for_each(|shard| shard.leases.words.forget_displaced(&sessions.leases.stamps));
             sessions.leases.stamps.forget_displaced();
         }
     }

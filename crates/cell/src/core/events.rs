@@ -150,7 +150,7 @@ impl Core {
                 // The client may have been the predecessor's. If it was not, it only receives
                 // needless recalls.
                 if acknowledged_leases && self.replay.is_of_process() {
-                    turn.sessions.leases.inherit(client);
+                    turn.sessions.leases.inherited.insert(client);
                 }
                 turn.sessions.leases.stamps.admit(client, shape.lanes().words());
                 turn.sessions.clients.admit(
@@ -161,9 +161,10 @@ impl Core {
                 );
                 if acknowledged_leases && turn.sessions.clients.fronts() > 1 {
                     // From now on, files are opened for writing without the kernels' caches.
-                    self.shards.values_mut().for_each(|shard| {
-                        shard.leases.revoke_opens(&mut turn.sessions.leases, turn.driver.memory);
-                    });
+                    let stamps = &mut turn.sessions.leases.stamps;
+                    for shard in self.shards.values_mut() {
+                        shard.leases.words.revoke_opens(stamps, turn.driver.memory);
+                    }
                 }
                 turn.driver.report(Report::Admitted { client });
             }

@@ -55,7 +55,7 @@ pub(crate) fn copy_range(
     if !may_be_copied(shard, ino, source, &copy)? {
         return Err(Errno::EXDEV.into());
     }
-    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
+    turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
     let inode = shard.living_inode(ino)?;
     let (mode, gid, blocks) = (inode.mode, inode.gid, inode.blocks);
     let size = inode.size.max(copy.to + copy.length);

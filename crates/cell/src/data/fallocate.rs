@@ -70,7 +70,7 @@ pub(crate) fn fallocate(
         bring_cut_pages(shard, ino, &change, turn.cache)?;
     }
     shard.fetch_extents(ino, first, last)?;
-    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
+    turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
     room.spend(blocks_of_pages(2));
     let inode = shard.living_inode(ino)?;
     let (size, blocks) = (change.size_after(inode.size), inode.blocks);

@@ -185,6 +185,6 @@ fn touch_atime(shard: &mut Shard, ino: Ino, rules: Rules, turn: &mut Turn<'_>) {
     let room = turn.log_has_room().then(|| budget.admit(shard.room(), budget.atime()));
     let Some(mut room) = room.flatten() else { return };
     // No task waits for this. A copy that cannot be revoked at once keeps its old time.
-    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
+    turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
     step(shard, Step::Accessed { ino, atime: now }, &mut room, turn);
 }

@@ -70,7 +70,7 @@ pub(crate) fn truncate_now(
     room: &mut Reservation,
     turn: &mut Turn<'_>,
 ) {
-    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
+    turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
     room.spend(blocks_of_pages(u64::from(!size.is_multiple_of(PAGE))));
     step(shard, Step::Truncate { ino, size, blocks: 0, now: turn.driver.now.wall }, room, turn);
 }

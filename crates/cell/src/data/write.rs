@@ -82,7 +82,7 @@ pub(crate) fn write(
     let (plan, mut room) = plan_write(shard, ino, (offset, end), loss, state, turn)?;
     room.spend(blocks_of_pages(plan.len() as u64));
     let new_blocks = copy_in(shard, from, ino, (offset, end), plan, turn);
-    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
+    turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
     let now = turn.driver.now.wall;
     let inode = shard.living_inode(ino)?;
     let (size, blocks) = (size.max(end), inode.blocks.saturating_add(new_blocks));

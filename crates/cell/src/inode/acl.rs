@@ -50,9 +50,9 @@ pub(crate) fn set_acl(
     if kept.is_some() && shard.xattr(ino, name.as_bytes())?.is_none() {
         xattrs::check_list(shard, ino, name.as_bytes())?;
     }
-    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
+    turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
     if is_access && inode.attr.kind == FileKind::Directory {
-        shard.leases.revoke_names(ino, &mut turn.sessions.leases, turn.driver.memory);
+        shard.leases.words.revoke_names(ino, &mut turn.sessions.leases.stamps, turn.driver.memory);
     }
     let now = turn.driver.now.wall;
     if mode != inode.attr.mode {

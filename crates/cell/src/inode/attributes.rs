@@ -77,7 +77,7 @@ pub(crate) fn set_attr(
         ready_to_truncate(shard, ino, size, true, state, turn)?;
         truncate_now(shard, ino, size, &mut room, turn);
     }
-    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
+    turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
     if set.flags.is_some() {
         // A handle that was kept may not be used for an open that is now refused.
         close_idle(shard, ino, turn);
@@ -85,7 +85,7 @@ pub(crate) fn set_attr(
     let access = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
     let is_planted = turn.plants(Plant::KeepSearch);
     if access && value.attr.kind == FileKind::Directory && !is_planted {
-        shard.leases.revoke_names(ino, &mut turn.sessions.leases, turn.driver.memory);
+        shard.leases.words.revoke_names(ino, &mut turn.sessions.leases.stamps, turn.driver.memory);
     }
     let inode = shard.living_inode(ino)?;
     let attributes = attributes_after(inode, &set, &value.attr, who, turn.driver.now.wall);

@@ -3,8 +3,6 @@
 use warren_base::{ClientId, Ino};
 use warren_proto::{Answer, FileName, Lease, LeaseKey, LeasedAttrs, LockKey, Reply, Request};
 
-use crate::driver::Driver;
-use crate::session::Sessions;
 use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::turn::Turn;
@@ -36,13 +34,12 @@ pub(crate) fn grant_names(
     shard: &mut Shard,
     dir: Ino,
     client: ClientId,
-    sessions: &mut Sessions,
-    driver: &mut Driver<'_>,
+    turn: &mut Turn<'_>,
 ) -> Option<Lease> {
     if shard.locks.is_changing(&LockKey::Inode(dir)) {
         return None;
     }
-    Some(shard.leases.grant(LeaseKey::Names(dir), client, &mut sessions.leases, driver.memory))
+    Some(turn.grant(&mut shard.leases, LeaseKey::Names(dir), client))
 }
 
 /// Grants the leases on attributes that come with an answer beside the reply.
@@ -71,7 +68,7 @@ pub(crate) fn grant_beside(
 fn grant_kept(shards: &mut Shards, ino: Ino, client: ClientId, turn: &mut Turn<'_>) -> LeasedAttrs {
     let Some(shard) = shards.get_mut(&ino.shard()) else { return Vec::new() };
     if turn.sessions.clients.acknowledges(client)
-        || shard.leases.holds_word(&LeaseKey::Attr(ino), client, &turn.sessions.leases)
+        || shard.leases.words.holds(&LeaseKey::Attr(ino), client, &turn.sessions.leases.stamps)
     {
         return Vec::new();
     }
@@ -105,9 +102,7 @@ fn grant_changed(
         let Some(shard) = shards.get_mut(&dir.shard()) else { continue };
         let Ok(Some(value)) = shard.inode_value(dir) else { continue };
         if value.attr.nlink > 0 && grant_attr(shard, dir, client, turn).is_some() {
-            let key = LeaseKey::Attr(dir);
-            let lease =
-                shard.leases.grant(key, client, &mut turn.sessions.leases, turn.driver.memory);
+            let lease = turn.grant(&mut shard.leases, LeaseKey::Attr(dir), client);
             changed.push((value.attr, lease));
         }
     }
@@ -128,12 +123,12 @@ fn grant(
     }
     if turn.sessions.clients.acknowledges(client) {
         if let LeaseKey::Name(dir, _) = &key
-            && shard.leases.is_contended(*dir, turn.driver.now.monotonic)
+            && shard.leases.contended.has(*dir, turn.driver.now.monotonic)
         {
             return None;
         }
         let is_held = shard.leases.hold(turn.mark(key), client, &mut turn.sessions.leases);
         return is_held.then_some(Lease { word: 0, stamp: 0 });
     }
-    Some(shard.leases.grant(key, client, &mut turn.sessions.leases, turn.driver.memory))
+    Some(turn.grant(&mut shard.leases, key, client))
 }

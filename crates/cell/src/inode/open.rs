@@ -108,14 +108,8 @@ pub(crate) fn open_now(
     let keep_pages = !direct
         && turn.sessions.clients.acknowledges(client)
         && shard.leases.hold(turn.mark(LeaseKey::Pages(ino)), client, &mut turn.sessions.leases);
-    let kept = (keeps && wants_lease).then(|| {
-        shard.leases.grant(
-            LeaseKey::Opens(ino),
-            client,
-            &mut turn.sessions.leases,
-            turn.driver.memory,
-        )
-    });
+    let kept =
+        (keeps && wants_lease).then(|| turn.grant(&mut shard.leases, LeaseKey::Opens(ino), client));
     Opened { handle, attr, keep_pages, direct: direct || is_mapped, kept }
 }
 
@@ -172,11 +166,7 @@ fn exclude_copies(
             !turn.sessions.clients.acknowledges(other) && conflicts(shard, ino, other, access)
         };
         if others.any(is_excluded) && !turn.plants(Plant::MapBesideCopies) {
-            shard.leases.revoke(
-                &LeaseKey::Opens(ino),
-                &mut turn.sessions.leases,
-                turn.driver.memory,
-            );
+            turn.revoke(&mut shard.leases, &LeaseKey::Opens(ino));
         }
         return false;
     }
@@ -234,7 +224,7 @@ pub(crate) fn check_sole(
     }
     let is_sole = shard.opens.get(handle, client)?.access.contains(AccessMode::SOLE);
     let key = LeaseKey::Opens(handle.ino);
-    if is_sole && !shard.leases.holds_word(&key, client, &sessions.leases) {
+    if is_sole && !shard.leases.words.holds(&key, client, &sessions.leases.stamps) {
         return Err(Errno::EBUSY);
     }
     Ok(())
@@ -282,11 +272,7 @@ pub(crate) fn close(
         // An inode without a name ends with its last close, however long it takes to free its
         // blocks.
         if nameless {
-            shard.leases.revoke(
-                &LeaseKey::Attr(ino),
-                &mut turn.sessions.leases,
-                turn.driver.memory,
-            );
+            turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
         }
         turn.waits.start(Work::Reap { ino });
     }

@@ -48,7 +48,7 @@ pub(crate) fn fsync(
         // older pages.
         recall_inherited_pages(ino, |other| other != client, turn)?;
         if shard.leases.has_overtaken(ino, client) {
-            if turn.sessions.leases.await_pages(ino, Some(client)) {
+            if turn.sessions.leases.recalls.await_pages(ino, Some(client)) {
                 turn.waits.wake_all(WaitKey::Recall);
             }
             return Err(Stop::Wait(Wait::Recall));

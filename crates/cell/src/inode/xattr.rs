@@ -99,7 +99,7 @@ pub(crate) fn set_xattr(
         // A record has room for one long value, and for nothing but its step.
         turn.seal();
     }
-    shard.leases.revoke(&LeaseKey::Attr(ino), &mut turn.sessions.leases, turn.driver.memory);
+    turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
     let value = new.map(|(value, _)| value);
     step(shard, Step::SetXattr { ino, name, value, now: turn.driver.now.wall }, &mut room, turn);
     done(Reply::Done)

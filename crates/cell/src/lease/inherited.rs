@@ -40,33 +40,34 @@ impl Remainder {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Inherited {
+pub(crate) struct Inherited {
     by_client: BTreeMap<ClientId, Remainder>,
 }
 
 impl Inherited {
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether a predecessor has granted nothing that was not recalled since.
+    pub(crate) fn is_empty(&self) -> bool {
         self.by_client.is_empty()
     }
 
     /// A predecessor may have granted this client anything.
-    pub(super) fn insert(&mut self, client: ClientId) {
+    pub(crate) fn insert(&mut self, client: ClientId) {
         self.by_client.insert(client, Remainder::default());
     }
 
     /// The clients that may hold the object, in order.
-    pub(super) fn clients_of(&self, key: &LeaseKey) -> impl Iterator<Item = ClientId> {
+    pub(crate) fn clients_of(&self, key: &LeaseKey) -> impl Iterator<Item = ClientId> {
         self.by_client.iter().filter(|(_, it)| it.has(key)).map(|(client, _)| *client)
     }
 
     /// The client has dropped the object.
-    pub(super) fn remove(&mut self, key: &LeaseKey, client: ClientId) {
+    pub(crate) fn remove(&mut self, key: &LeaseKey, client: ClientId) {
         if let Some(remainder) = self.by_client.get_mut(&client) {
             remainder.remove(key);
         }
     }
 
-    pub(super) fn forget_client(&mut self, client: ClientId) {
+    pub(crate) fn forget_client(&mut self, client: ClientId) {
         self.by_client.remove(&client);
     }
 }

@@ -111,34 +111,34 @@ impl Queues {
 }
 
 #[derive(Debug)]
-pub(super) struct Recalls {
+pub(crate) struct Recalls {
     by_client: BTreeMap<ClientId, Queues>,
     /// Numbers of recalls are greater.
     number_base: u64,
 }
 
 impl Recalls {
-    pub(super) const fn new(epoch: Epoch) -> Self {
+    pub(crate) const fn new(epoch: Epoch) -> Self {
         Self { by_client: BTreeMap::new(), number_base: (epoch.0 as u64) << 32 }
     }
 
     /// Whether a client has ever listened for recalls, or has any to receive.
-    pub(super) fn has_listeners(&self) -> bool {
+    pub(crate) fn has_listeners(&self) -> bool {
         !self.by_client.is_empty()
     }
 
     /// Whether the object is being recalled from any client.
-    pub(super) fn contains(&self, key: &LeaseKey) -> bool {
+    pub(crate) fn contains(&self, key: &LeaseKey) -> bool {
         self.by_client.values().any(|queues| queues.contains(key))
     }
 
     /// Whether the object is being recalled from the client.
-    pub(super) fn is_from(&self, key: &LeaseKey, client: ClientId) -> bool {
+    pub(crate) fn is_from(&self, key: &LeaseKey, client: ClientId) -> bool {
         self.by_client.get(&client).is_some_and(|queues| queues.contains(key))
     }
 
     /// The clients from which the object is being recalled, except `client`.
-    pub(super) fn clients_except<'a>(
+    pub(crate) fn clients_except<'a>(
         &'a self,
         key: &'a LeaseKey,
         client: ClientId,
@@ -148,7 +148,7 @@ impl Recalls {
     }
 
     /// Recalls the object from a client, unless that is under way.
-    pub(super) fn begin(&mut self, key: &LeaseKey, effect: RecallEffect, client: ClientId) {
+    pub(crate) fn begin(&mut self, key: &LeaseKey, effect: RecallEffect, client: ClientId) {
         let queues = self.by_client.entry(client).or_default();
         let queue = queues.get_mut(RecallClass::of(key));
         if !queue.covers(key, effect) {
@@ -160,7 +160,7 @@ impl Recalls {
     }
 
     /// The client has read the object. If its recall was sent, another must follow.
-    pub(super) fn repeat_if_sent(&mut self, key: &LeaseKey, client: ClientId) {
+    pub(crate) fn repeat_if_sent(&mut self, key: &LeaseKey, client: ClientId) {
         let queues = self.by_client.get_mut(&client);
         if let Some(queue) = queues.map(|queues| queues.get_mut(RecallClass::of(key)))
             && queue.is_sent(key)
@@ -170,8 +170,9 @@ impl Recalls {
     }
 
     /// A task waits until all clients but `except` have dropped the pages of a file that are being
-    /// recalled. Returns whether this is the first task to wait for some of them.
-    pub(super) fn await_pages(&mut self, ino: Ino, except: Option<ClientId>) -> bool {
+    /// recalled. Returns whether this is the first task to wait for some of them: then other tasks
+    /// may overtake.
+    pub(crate) fn await_pages(&mut self, ino: Ino, except: Option<ClientId>) -> bool {
         let key = LeaseKey::Pages(ino);
         let mut is_new = false;
         for (_, queues) in self.by_client.iter_mut().filter(|(client, _)| Some(**client) != except)
@@ -185,13 +186,13 @@ impl Recalls {
 
     /// Whether pages of the file are being recalled from the client, and a task waits for them or
     /// for pages behind them in the queue.
-    pub(super) fn is_awaited(&self, ino: Ino, client: ClientId) -> bool {
+    pub(crate) fn is_awaited(&self, ino: Ino, client: ClientId) -> bool {
         let pages = self.by_client.get(&client).map(|queues| queues.get(RecallClass::Pages));
         pages.is_some_and(|own| own.contains(&LeaseKey::Pages(ino)) && !own.awaited.is_empty())
     }
 
     /// The next recall to send to `client`, which is listening for the class.
-    pub(super) fn take(&mut self, client: ClientId, class: RecallClass) -> Option<Sent> {
+    pub(crate) fn take(&mut self, client: ClientId, class: RecallClass) -> Option<Sent> {
         let queue = self.by_client.get_mut(&client)?.get_mut(class);
         if queue.sent.is_some() || queue.queued.is_empty() {
             return None;
@@ -209,7 +210,7 @@ impl Recalls {
 
     /// `client` listens for the class, and acknowledges the recall with this number. Returns the
     /// objects that it has dropped and has not read again; `None` if no such recall was under way.
-    pub(super) fn acknowledge(
+    pub(crate) fn acknowledge(
         &mut self,
         client: ClientId,
         class: RecallClass,
@@ -226,7 +227,7 @@ impl Recalls {
         Some(dropped)
     }
 
-    pub(super) fn forget_client(&mut self, client: ClientId) {
+    pub(crate) fn forget_client(&mut self, client: ClientId) {
         self.by_client.remove(&client);
     }
 }

@@ -222,7 +222,7 @@ fn answer(
             if let (Reply::Listing { lease, .. }, Some(shard)) =
                 (&mut *reply, shards.get_mut(&dir.shard()))
             {
-                *lease = grant_names(shard, dir, client, turn.sessions, &mut turn.driver);
+                *lease = grant_names(shard, dir, client, turn);
             }
             Ok(std::mem::replace(reply, Reply::Done))
         }

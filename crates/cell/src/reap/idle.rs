@@ -17,7 +17,7 @@ pub(crate) fn close_idle(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
     }
     let key = LeaseKey::Opens(ino);
     if !turn.plants(Plant::CloseUsed) {
-        shard.leases.revoke(&key, &mut turn.sessions.leases, turn.driver.memory);
+        turn.revoke(&mut shard.leases, &key);
     }
     for client in shard.opens.clients_of(ino) {
         if !turn.sessions.clients.is_known(client) || !turn.driver.memory.is_idle(client, ino) {

@@ -225,19 +225,20 @@ impl Participants {
                 free &= recall(shard, &lease, state.client, turn);
                 let kept = [Some(Plant::ForgetRevoke), Some(Plant::RevokeAfterCommit)];
                 if !kept.iter().any(|plant| turn.fleet.volume.plant == *plant) {
-                    shard.leases.revoke(&lease, &mut turn.sessions.leases, turn.driver.memory);
+                    turn.revoke(&mut shard.leases, &lease);
                 }
                 if let LockKey::Inode(ino) = key {
                     // With the last name, kept handles are closed. Once the request is answered, no
                     // client uses them again.
                     let opens = LeaseKey::Opens(*ino);
-                    shard.leases.revoke(&opens, &mut turn.sessions.leases, turn.driver.memory);
+                    turn.revoke(&mut shard.leases, &opens);
                 }
                 if let LockKey::Name(dir, _) = key
                     && !turn.plants(Plant::KeepListings)
                 {
-                    let (client, leases) = (state.client, &mut turn.sessions.leases);
-                    shard.leases.revoke_listings(*dir, client, leases, turn.driver.memory);
+                    let (client, stamps) = (state.client, &mut turn.sessions.leases.stamps);
+                    let memory = &mut *turn.driver.memory;
+                    shard.leases.words.revoke_listings(*dir, client, stamps, memory);
                 }
             }
         }

@@ -4,7 +4,7 @@
 //! fronts change names of one directory at the same time, each such request may wait for the other
 //! front's kernel. So, from the first change on, no front is granted names of the directory until
 //! one client alone has changed it for a while. For the names that were granted before, see
-//! [`Contended::waits`] (decision 50).
+//! [`Contended::judge`] (decision 50).
 
 use std::time::Duration;
 
@@ -64,13 +64,13 @@ impl Contention {
 
 /// The contended directories of one shard.
 #[derive(Debug, Default)]
-pub(super) struct Contended {
+pub(crate) struct Contended {
     directories: HashMap<Ino, Contention, FixedState>,
 }
 
 impl Contended {
-    /// Names are recalled because of a change by `client`.
-    pub(super) fn begin(&mut self, dir: Ino, client: Option<ClientId>, now: Instant) {
+    /// Names are recalled because of a change by `client`. None is granted to fronts for a while.
+    pub(crate) fn begin(&mut self, dir: Ino, client: Option<ClientId>, now: Instant) {
         if self.directories.len() >= PRUNED_FROM {
             self.directories.retain(|_, it| now < it.until);
         }
@@ -80,13 +80,14 @@ impl Contended {
         self.directories.get_mut(&dir).expect("just inserted").until = now + REST;
     }
 
-    pub(super) fn has(&self, dir: Ino, now: Instant) -> bool {
+    /// Whether names of the directory are not granted to fronts.
+    pub(crate) fn has(&self, dir: Ino, now: Instant) -> bool {
         !self.directories.is_empty()
             && self.directories.get(&dir).is_some_and(|contention| now < contention.until)
     }
 
     /// A client changes names of the directory, and waits no more.
-    pub(super) fn note_change(&mut self, dir: Ino, client: Option<ClientId>, now: Instant) {
+    pub(crate) fn note_change(&mut self, dir: Ino, client: Option<ClientId>, now: Instant) {
         if self.directories.is_empty() {
             return;
         }
@@ -105,7 +106,7 @@ impl Contended {
     /// must be refused: its kernel unlocks the directory, drops its names, and repeats the request.
     /// A program would see the error of a second refusal, so the front with one is spared, unless
     /// the other has one too.
-    pub(super) fn judge(
+    pub(crate) fn judge(
         &mut self,
         dir: Ino,
         front: ClientId,
@@ -134,7 +135,7 @@ impl Contended {
         }
     }
 
-    pub(super) fn forget_client(&mut self, client: ClientId) {
+    pub(crate) fn forget_client(&mut self, client: ClientId) {
         for fronts in self.directories.values_mut().flat_map(Contention::fronts) {
             fronts.retain(|front| *front != client);
         }

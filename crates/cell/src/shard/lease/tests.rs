@@ -3,7 +3,7 @@ use warren_base::limits::LEASE_WORDS;
 use warren_proto::FileName;
 
 use super::*;
-use crate::event::{FrameNo, SlotRef};
+use crate::event::{FrameNo, Memory, SlotRef};
 use crate::lease::objects::OBJECTS_MAX;
 use crate::lease::recalls::{RecallClass, RecallEffect};
 use crate::plant::Planted;
@@ -54,7 +54,7 @@ impl Leases {
     }
 
     fn take_of(&mut self, client: ClientId, class: RecallClass) -> Option<(u64, Vec<LeaseKey>)> {
-        let sent = self.clients.take_recall(client, class)?;
+        let sent = self.clients.recalls.take(client, class)?;
         Some((sent.number, sent.keys.into_iter().collect()))
     }
 
@@ -116,7 +116,7 @@ fn other(sequence: u64) -> LeaseKey {
 fn fill_words(clients: &mut ClientLeases, stores: &mut Stores, but: usize) -> ShardLeases {
     let mut shard = ShardLeases::new(Epoch(1), 7);
     for sequence in 1..=(LEASE_WORDS - but) as u64 {
-        shard.grant(other(sequence), A, clients, stores);
+        shard.words.grant(other(sequence), A, &mut clients.stamps, stores);
     }
     stores.take();
     shard
@@ -141,9 +141,9 @@ fn the_client_of_a_recall_is_known() {
     let mut leases = Leases::new(1);
     assert!(leases.hold(KEY, A) && leases.hold(KEY, B));
     assert!(!leases.recall(&KEY, Some(A)));
-    assert!(leases.clients.is_recalled_from(&KEY, B) && !leases.clients.is_recalled_from(&KEY, A));
+    assert!(leases.clients.recalls.is_from(&KEY, B) && !leases.clients.recalls.is_from(&KEY, A));
     leases.take(B).unwrap();
-    assert!(leases.clients.is_recalled_from(&KEY, B), "until it has acknowledged");
+    assert!(leases.clients.recalls.is_from(&KEY, B), "until it has acknowledged");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn what_was_read_during_a_recall_is_recalled_again() {
 #[test]
 fn what_a_predecessor_may_have_granted_is_recalled_once() {
     let mut leases = Leases::new(2);
-    leases.clients.inherit(A);
+    leases.clients.inherited.insert(A);
     assert!(leases.clients.has_acknowledged());
     assert!(leases.recall(&KEY, Some(A)), "what a client itself changes is not recalled from it");
     assert!(!leases.recall(&KEY, Some(B)));
@@ -179,7 +179,7 @@ fn what_a_predecessor_may_have_granted_is_recalled_once() {
 #[test]
 fn pages_of_a_predecessor_do_not_hold_up_attributes() {
     let mut leases = Leases::new(2);
-    leases.clients.inherit(A);
+    leases.clients.inherited.insert(A);
     assert!(!leases.recall(&LeaseKey::Pages(Ino::ROOT), None) && !leases.recall(&KEY, None));
     assert!(!leases.listens(A, RecallClass::Other, 0));
     assert_eq!(leases.take(A).unwrap().1, [KEY]);
@@ -190,7 +190,7 @@ fn pages_of_a_predecessor_do_not_hold_up_attributes() {
 fn names_of_a_predecessor_are_dropped_one_by_one() {
     let name = |name: &[u8]| LeaseKey::Name(Ino::ROOT, FileName::new(name).unwrap());
     let mut leases = Leases::new(2);
-    leases.clients.inherit(A);
+    leases.clients.inherited.insert(A);
     assert!(!leases.recall(&name(b"a"), None));
     let (number, _) = leases.take(A).unwrap();
     assert!(leases.listens(A, RecallClass::Other, number));
@@ -227,7 +227,10 @@ fn what_was_overtaken_is_settled_by_the_last_acknowledgement() {
     assert!(!leases.overtakes(ino, A), "its own are not recalled");
     assert!(!leases.recall(&pages, Some(B)) && !leases.recall(&pages, Some(A)));
     assert!(!leases.overtakes(ino, A), "no task waits for them");
-    assert!(leases.clients.await_pages(ino, Some(B)) && !leases.clients.await_pages(ino, Some(B)));
+    assert!(
+        leases.clients.recalls.await_pages(ino, Some(B))
+            && !leases.clients.recalls.await_pages(ino, Some(B))
+    );
     assert!(leases.overtakes(ino, A) && leases.shard.has_overtaken(ino, A));
     leases.listens(B, RecallClass::Pages, 0);
     let (number, _) = leases.take_pages(B).unwrap();
@@ -243,7 +246,7 @@ fn what_was_overtaken_is_settled_by_the_last_acknowledgement() {
 fn what_a_predecessor_let_overtake_is_recalled_by_a_lock() {
     let mut leases = Leases::new(2);
     let pages = LeaseKey::Pages(Ino::ROOT);
-    leases.clients.inherit(A);
+    leases.clients.inherited.insert(A);
     assert!(leases.clients.recall_inherited(&pages, |client| client == B));
     assert!(!leases.clients.recall_inherited(&pages, |client| client == A));
     let (number, _) = leases.take_pages(A).unwrap();
@@ -255,31 +258,36 @@ fn what_a_predecessor_let_overtake_is_recalled_by_a_lock() {
 fn a_lease_is_granted_once_and_revoked_by_a_store() {
     let (mut leases, mut stores) = (Leases::new(1), Stores::default());
     let Leases { shard, clients } = &mut leases;
-    let first = shard.grant(KEY, A, clients, &mut stores);
+    let first = shard.words.grant(KEY, A, &mut clients.stamps, &mut stores);
     assert_eq!(stores.take(), [(A, first.word, first.stamp)]);
-    assert_eq!(shard.grant(KEY, A, clients, &mut stores), first);
+    assert_eq!(shard.words.grant(KEY, A, &mut clients.stamps, &mut stores), first);
     assert_eq!(stores.take(), [], "it has the lease already");
-    let other = shard.grant(KEY, B, clients, &mut stores);
+    let other = shard.words.grant(KEY, B, &mut clients.stamps, &mut stores);
     assert!(other.stamp > first.stamp);
     stores.take();
-    shard.revoke(&KEY, clients, &mut stores);
+    shard.words.revoke(&KEY, &mut clients.stamps, &mut stores);
     assert_eq!(stores.take(), [(A, first.word, 0), (B, other.word, 0)]);
-    shard.revoke(&KEY, clients, &mut stores);
+    shard.words.revoke(&KEY, &mut clients.stamps, &mut stores);
     assert_eq!(stores.take(), []);
-    assert!(shard.grant(KEY, A, clients, &mut stores).stamp > other.stamp);
+    assert!(shard.words.grant(KEY, A, &mut clients.stamps, &mut stores).stamp > other.stamp);
 }
 
 #[test]
 fn words_are_used_from_the_first_on_and_again() {
     let (mut leases, mut stores) = (Leases::new(1), Stores::default());
     let Leases { shard, clients } = &mut leases;
-    let words: Vec<u32> =
-        (1..=3).map(|n| shard.grant(other(n), A, clients, &mut stores).word).collect();
+    let words: Vec<u32> = (1..=3)
+        .map(|n| shard.words.grant(other(n), A, &mut clients.stamps, &mut stores).word)
+        .collect();
     assert_eq!(words, [0, 1, 2]);
-    shard.revoke(&other(2), clients, &mut stores);
-    assert_eq!(shard.grant(other(4), A, clients, &mut stores).word, 1);
-    assert_eq!(shard.grant(other(5), A, clients, &mut stores).word, 3);
-    assert_eq!(shard.grant(other(5), B, clients, &mut stores).word, 0, "each client has its own");
+    shard.words.revoke(&other(2), &mut clients.stamps, &mut stores);
+    assert_eq!(shard.words.grant(other(4), A, &mut clients.stamps, &mut stores).word, 1);
+    assert_eq!(shard.words.grant(other(5), A, &mut clients.stamps, &mut stores).word, 3);
+    assert_eq!(
+        shard.words.grant(other(5), B, &mut clients.stamps, &mut stores).word,
+        0,
+        "each client has its own"
+    );
 }
 
 #[test]
@@ -287,13 +295,14 @@ fn a_client_with_a_small_table_has_no_other_words() {
     let (mut leases, mut stores) = (Leases::new(1), Stores::default());
     let Leases { shard, clients } = &mut leases;
     clients.stamps.admit(A, 2);
-    let words = [1, 2, 3].map(|n| shard.grant(other(n), A, clients, &mut stores).word);
+    let words =
+        [1, 2, 3].map(|n| shard.words.grant(other(n), A, &mut clients.stamps, &mut stores).word);
     assert_eq!(words, [0, 1, 0]);
     stores.take();
-    shard.revoke(&other(1), clients, &mut stores);
+    shard.words.revoke(&other(1), &mut clients.stamps, &mut stores);
     assert_eq!(stores.take(), [], "the third has its word");
     leases.forget_client(A);
-    leases.shard.grant(other(4), A, &mut leases.clients, &mut stores);
+    leases.shard.words.grant(other(4), A, &mut leases.clients.stamps, &mut stores);
     assert_eq!(stores.take(), [], "it is gone");
 }
 
@@ -301,29 +310,29 @@ fn a_client_with_a_small_table_has_no_other_words() {
 fn a_shard_clears_no_word_that_another_has_granted_since() {
     let (mut leases, mut stores) = (Leases::new(1), Stores::default());
     let Leases { shard, clients } = &mut leases;
-    let lost = shard.grant(KEY, A, clients, &mut stores);
-    let of_b = shard.grant(KEY, B, clients, &mut stores);
+    let lost = shard.words.grant(KEY, A, &mut clients.stamps, &mut stores);
+    let of_b = shard.words.grant(KEY, B, &mut clients.stamps, &mut stores);
     let mut full = fill_words(clients, &mut stores, 1);
-    let kept = full.grant(LeaseKey::Attr(Ino(2)), A, clients, &mut stores);
+    let kept = full.words.grant(LeaseKey::Attr(Ino(2)), A, &mut clients.stamps, &mut stores);
     assert_eq!(lost.word, kept.word);
     stores.take();
-    shard.revoke(&KEY, clients, &mut stores);
+    shard.words.revoke(&KEY, &mut clients.stamps, &mut stores);
     assert_eq!(stores.take(), [(B, of_b.word, 0)], "the word of A has the other lease");
-    let again = shard.grant(KEY, A, clients, &mut stores);
+    let again = shard.words.grant(KEY, A, &mut clients.stamps, &mut stores);
     assert_eq!(stores.take(), [(A, again.word, again.stamp)]);
-    assert_eq!(shard.grant(KEY, A, clients, &mut stores), again);
+    assert_eq!(shard.words.grant(KEY, A, &mut clients.stamps, &mut stores), again);
 }
 
 #[test]
 fn a_lease_that_is_granted_again_is_displaced_last() {
     let (mut leases, mut stores) = (Leases::new(1), Stores::default());
     let Leases { shard, clients } = &mut leases;
-    let first = shard.grant(KEY, A, clients, &mut stores);
+    let first = shard.words.grant(KEY, A, &mut clients.stamps, &mut stores);
     let mut full = fill_words(clients, &mut stores, 1);
-    assert_eq!(shard.grant(KEY, A, clients, &mut stores), first);
-    let new = full.grant(LeaseKey::Attr(Ino(2)), A, clients, &mut stores);
+    assert_eq!(shard.words.grant(KEY, A, &mut clients.stamps, &mut stores), first);
+    let new = full.words.grant(LeaseKey::Attr(Ino(2)), A, &mut clients.stamps, &mut stores);
     assert_ne!(new.word, first.word);
-    assert_eq!(shard.grant(KEY, A, clients, &mut stores), first);
+    assert_eq!(shard.words.grant(KEY, A, &mut clients.stamps, &mut stores), first);
 }
 
 #[test]
@@ -333,11 +342,12 @@ fn shards_forget_leases_when_many_were_displaced() {
     let mut full = fill_words(clients, &mut stores, 0);
     for sequence in 1..=LEASE_WORDS as u64 {
         assert!(!clients.stamps.are_many_displaced());
-        shard.grant(LeaseKey::Attr(Ino::new(ShardId(0), sequence)), A, clients, &mut stores);
+        let key = LeaseKey::Attr(Ino::new(ShardId(0), sequence));
+        shard.words.grant(key, A, &mut clients.stamps, &mut stores);
     }
     assert!(clients.stamps.are_many_displaced());
-    shard.forget_displaced(clients);
-    full.forget_displaced(clients);
+    shard.words.forget_displaced(&clients.stamps);
+    full.words.forget_displaced(&clients.stamps);
     clients.stamps.forget_displaced();
     assert_eq!((shard.words.len(), full.words.len()), (LEASE_WORDS, 0), "as many as are valid");
     assert!(!clients.stamps.are_many_displaced());
@@ -349,12 +359,12 @@ fn all_names_of_a_directory_are_revoked() {
     let (mut leases, mut stores) = (Leases::new(1), Stores::default());
     let Leases { shard, clients } = &mut leases;
     let mut words: Vec<_> = [name(Ino::ROOT, b"a"), name(Ino::ROOT, b"b")]
-        .map(|key| (A, shard.grant(key, A, clients, &mut stores).word, 0))
+        .map(|key| (A, shard.words.grant(key, A, &mut clients.stamps, &mut stores).word, 0))
         .into();
-    shard.grant(name(Ino(9), b"c"), A, clients, &mut stores);
-    shard.grant(KEY, A, clients, &mut stores);
+    shard.words.grant(name(Ino(9), b"c"), A, &mut clients.stamps, &mut stores);
+    shard.words.grant(KEY, A, &mut clients.stamps, &mut stores);
     stores.take();
-    shard.revoke_names(Ino::ROOT, clients, &mut stores);
+    shard.words.revoke_names(Ino::ROOT, &mut clients.stamps, &mut stores);
     let mut stored = stores.take();
     words.sort_unstable();
     stored.sort_unstable();
@@ -364,11 +374,11 @@ fn all_names_of_a_directory_are_revoked() {
 #[test]
 fn a_client_that_is_gone_has_no_words() {
     let (mut leases, mut stores) = (Leases::new(1), Stores::default());
-    leases.shard.grant(KEY, A, &mut leases.clients, &mut stores);
-    let of_b = leases.shard.grant(KEY, B, &mut leases.clients, &mut stores);
+    leases.shard.words.grant(KEY, A, &mut leases.clients.stamps, &mut stores);
+    let of_b = leases.shard.words.grant(KEY, B, &mut leases.clients.stamps, &mut stores);
     leases.forget_client(A);
     stores.take();
-    leases.shard.revoke(&KEY, &mut leases.clients, &mut stores);
+    leases.shard.words.revoke(&KEY, &mut leases.clients.stamps, &mut stores);
     assert_eq!(stores.take(), [(B, of_b.word, 0)]);
 }
 
@@ -382,7 +392,7 @@ fn the_objects_of_all_shards_are_limited_together() {
     assert!(leases.hold(KEY, B), "of an object that has a holder");
     assert!(!another.hold(other(1).into(), A, &mut leases.clients));
     let last = LeaseKey::Attr(Ino::new(ShardId(0), OBJECTS_MAX as u64));
-    leases.shard.drop_holder(&last, A, &mut leases.clients);
+    leases.shard.dropped(&last, A, &mut leases.clients);
     assert!(another.hold(other(1).into(), A, &mut leases.clients));
     leases.shard.give_up(&mut leases.clients);
     another.forget_inode(Ino::ROOT, &mut leases.clients);
@@ -395,16 +405,16 @@ fn the_objects_of_all_shards_are_limited_together() {
 fn a_recall_that_was_sent_is_repeated_if_rights_change() {
     let mut leases = Leases::new(1);
     assert!(leases.hold(KEY, A) && !leases.recall(&KEY, None));
-    let plain = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    let plain = leases.clients.recalls.take(A, RecallClass::Other).unwrap();
     assert_eq!(plain.effect, RecallEffect::None);
     assert!(!leases.recall_rights());
     assert!(leases.listens(A, RecallClass::Other, plain.number) && !leases.recall_rights());
-    let rights = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    let rights = leases.clients.recalls.take(A, RecallClass::Other).unwrap();
     assert_eq!(rights.effect, RecallEffect::Rights);
     assert!(!leases.recall_rights(), "that recall is under way");
     assert!(leases.take(A).is_none());
     assert!(leases.listens(A, RecallClass::Other, rights.number) && leases.recall_rights());
     assert!(leases.hold(KEY, A) && !leases.recall(&KEY, None));
-    let next = leases.clients.take_recall(A, RecallClass::Other).unwrap();
+    let next = leases.clients.recalls.take(A, RecallClass::Other).unwrap();
     assert_eq!(next.effect, RecallEffect::None, "of another change");
 }

@@ -59,18 +59,18 @@ impl Holders {
 
 /// The word leases on the objects of one shard.
 #[derive(Debug)]
-pub(super) struct Words {
+pub(crate) struct Words {
     holders: HashMap<LeaseKey, Holders, FixedState>,
 }
 
 impl Words {
-    pub(super) fn new(epoch: Epoch, secret: u64) -> Self {
+    pub(crate) fn new(epoch: Epoch, secret: u64) -> Self {
         let seed = siphash_2_4([secret, SEED_KEY], &epoch.0.to_le_bytes());
         Self { holders: HashMap::with_hasher(FixedState::seeded(seed)) }
     }
 
     /// Grants a lease. A client that holds it already gets the same word and stamp again.
-    pub(super) fn grant(
+    pub(crate) fn grant(
         &mut self,
         key: LeaseKey,
         client: ClientId,
@@ -101,13 +101,14 @@ impl Words {
         stamps.lease(lease)
     }
 
-    pub(super) fn holds(&self, key: &LeaseKey, client: ClientId, stamps: &Stamps) -> bool {
+    /// Whether the client has a lease on `key`.
+    pub(crate) fn holds(&self, key: &LeaseKey, client: ClientId, stamps: &Stamps) -> bool {
         let mut holders = self.holders.get(key).into_iter().flat_map(Holders::iter);
         holders.any(|holder| holder.client == client && stamps.has(client, holder.lease))
     }
 
     /// Revokes all leases on `key`.
-    pub(super) fn revoke(&mut self, key: &LeaseKey, stamps: &mut Stamps, memory: &mut dyn Memory) {
+    pub(crate) fn revoke(&mut self, key: &LeaseKey, stamps: &mut Stamps, memory: &mut dyn Memory) {
         if self.holders.is_empty() {
             return;
         }
@@ -116,10 +117,10 @@ impl Words {
         }
     }
 
-    /// Revokes all leases on `key` but that of `except`.
-    pub(super) fn revoke_except(
+    /// Revokes the leases on the list of a directory's names, but not that of `except`.
+    pub(crate) fn revoke_listings(
         &mut self,
-        key: &LeaseKey,
+        dir: Ino,
         except: Option<ClientId>,
         stamps: &mut Stamps,
         memory: &mut dyn Memory,
@@ -127,7 +128,8 @@ impl Words {
         if self.holders.is_empty() {
             return;
         }
-        let Some(holders) = self.holders.get_mut(key) else { return };
+        let key = LeaseKey::Names(dir);
+        let Some(holders) = self.holders.get_mut(&key) else { return };
         let are_left = holders.retain(|holder| {
             let stays = Some(holder.client) == except;
             if !stays {
@@ -136,13 +138,14 @@ impl Words {
             stays
         });
         if !are_left {
-            self.holders.remove(key);
+            self.holders.remove(&key);
         }
     }
 
-    /// Revokes the leases on all names of a directory. This examines every object, which is
-    /// acceptable because it is rare.
-    pub(super) fn revoke_names(&mut self, dir: Ino, stamps: &mut Stamps, memory: &mut dyn Memory) {
+    /// Revokes the leases on all names of a directory. A copy of a name also states that its holder
+    /// may search the directory, and the right to do so has changed. (A front's kernel checks that
+    /// itself, each time.) This examines every object, which is acceptable because it is rare.
+    pub(crate) fn revoke_names(&mut self, dir: Ino, stamps: &mut Stamps, memory: &mut dyn Memory) {
         let is_name = |key: &LeaseKey| match key {
             LeaseKey::Name(of, _) | LeaseKey::Names(of) => *of == dir,
             _ => false,
@@ -151,7 +154,7 @@ impl Words {
     }
 
     /// Revokes the leases on the open files of all inodes, as rarely.
-    pub(super) fn revoke_opens(&mut self, stamps: &mut Stamps, memory: &mut dyn Memory) {
+    pub(crate) fn revoke_opens(&mut self, stamps: &mut Stamps, memory: &mut dyn Memory) {
         self.revoke_all(|key| matches!(key, LeaseKey::Opens(_)), stamps, memory);
     }
 
@@ -172,17 +175,18 @@ impl Words {
         });
     }
 
-    pub(super) fn forget_displaced(&mut self, stamps: &Stamps) {
+    /// Forgets the leases that other shards have displaced.
+    pub(crate) fn forget_displaced(&mut self, stamps: &Stamps) {
         self.retain(|holder| stamps.has(holder.client, holder.lease));
     }
 
-    pub(super) fn forget_client(&mut self, client: ClientId) {
+    pub(crate) fn forget_client(&mut self, client: ClientId) {
         self.retain(|holder| holder.client != client);
     }
 
     /// The number of leases, including displaced ones.
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.holders.values().map(|holders| holders.iter().count()).sum()
     }
 
