@@ -3,6 +3,7 @@
 //! and system calls.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use warren_base::limits::{BLOCK_SIZE, LEASE_WORDS, PAYLOAD_MAX};
 use warren_base::{
@@ -43,28 +44,14 @@ impl Memory for PlainMemory {
         &mut self.frames[frame.0 as usize]
     }
 
-    fn payload_to_frame(
-        &mut self,
-        _: SlotRef,
-        offset: usize,
-        frame: FrameNo,
-        at: usize,
-        len: usize,
-    ) {
-        self.frames[frame.0 as usize][at..at + len]
-            .copy_from_slice(&self.request[offset..offset + len]);
+    fn payload_to_frame(&mut self, _: SlotRef, offset: usize, frame: FrameNo, at: Range<usize>) {
+        let bytes = &self.request[offset..offset + at.len()];
+        self.frames[frame.0 as usize][at].copy_from_slice(bytes);
     }
 
-    fn frame_to_payload(
-        &mut self,
-        frame: FrameNo,
-        at: usize,
-        _: SlotRef,
-        offset: usize,
-        len: usize,
-    ) {
-        self.reply[offset..offset + len]
-            .copy_from_slice(&self.frames[frame.0 as usize][at..at + len]);
+    fn frame_to_payload(&mut self, frame: FrameNo, at: Range<usize>, _: SlotRef, offset: usize) {
+        let bytes = &self.frames[frame.0 as usize][at];
+        self.reply[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
     fn read_payload(&mut self, _: SlotRef, into: &mut [u8]) {

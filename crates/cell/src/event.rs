@@ -5,6 +5,8 @@
 //! order in which they come. Stores through [`Memory`] take effect at once, before the effects of
 //! the same call: a lease word is cleared before the reply that makes the change known.
 
+use std::ops::Range;
+
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, ClientId, Errno, Ino, Instant, Lsn, SlotNo, Timestamp};
 use warren_proto::control::{Order, Report, Suspicion};
@@ -172,26 +174,12 @@ pub trait Memory {
 
     fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE];
 
-    /// Copies `len` bytes at `offset` of the client's payload lane to `at` in the frame. The client
+    /// Copies bytes from `offset` of the client's payload lane on to `at` in the frame. The client
     /// may be changing them; the bytes read are always its own.
-    fn payload_to_frame(
-        &mut self,
-        from: SlotRef,
-        offset: usize,
-        frame: FrameNo,
-        at: usize,
-        len: usize,
-    );
+    fn payload_to_frame(&mut self, from: SlotRef, offset: usize, frame: FrameNo, at: Range<usize>);
 
-    /// Copies `len` bytes at `at` of the frame to `offset` of the reply's payload lane.
-    fn frame_to_payload(
-        &mut self,
-        frame: FrameNo,
-        at: usize,
-        to: SlotRef,
-        offset: usize,
-        len: usize,
-    );
+    /// Copies the bytes at `at` of the frame to `offset` of the reply's payload lane.
+    fn frame_to_payload(&mut self, frame: FrameNo, at: Range<usize>, to: SlotRef, offset: usize);
 
     /// Copies the first bytes of the client's payload lane. The client may be changing them.
     fn read_payload(&mut self, from: SlotRef, into: &mut [u8]);

@@ -113,7 +113,9 @@ fn copy_out(
     for page in pages_of(offset, len) {
         let (start, count) = part_of(page, offset, offset + len);
         match shard.pages.page((ino, page), &mut cache.frames) {
-            Some(found) => driver.memory.frame_to_payload(found.frame, start, to, at, count),
+            Some(found) => {
+                driver.memory.frame_to_payload(found.frame, start..start + count, to, at);
+            }
             None => driver.memory.zero_payload(to, at, count),
         }
         at += count;

@@ -182,7 +182,7 @@ fn copy_in(
     for PageWrite { page, frame, hole } in plan {
         let (start, count) = part_of(page, offset, end);
         move_for_change(shard, (ino, page), frame, count == BLOCK_SIZE, turn);
-        turn.driver.memory.payload_to_frame(from, at, frame, start, count);
+        turn.driver.memory.payload_to_frame(from, at, frame, start..start + count);
         tag_frame(frame, (ino, page), turn);
         at += count;
         filled += u64::from(hole);

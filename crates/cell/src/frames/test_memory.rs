@@ -1,5 +1,7 @@
 //! Memory for unit tests.
 
+use std::ops::Range;
+
 use warren_base::ClientId;
 use warren_base::limits::BLOCK_SIZE;
 
@@ -17,8 +19,8 @@ impl Memory for Frames {
         &mut self.0[frame.0 as usize]
     }
 
-    fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: usize, _: usize) {}
-    fn frame_to_payload(&mut self, _: FrameNo, _: usize, _: SlotRef, _: usize, _: usize) {}
+    fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: Range<usize>) {}
+    fn frame_to_payload(&mut self, _: FrameNo, _: Range<usize>, _: SlotRef, _: usize) {}
     fn read_payload(&mut self, _: SlotRef, _: &mut [u8]) {}
     fn write_payload(&mut self, _: SlotRef, _: &[u8]) {}
     fn zero_payload(&mut self, _: SlotRef, _: usize, _: usize) {}

@@ -2,6 +2,7 @@
 //! grants every checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, LEASE_WORDS, PAYLOAD_MAX};
 use warren_base::{
@@ -92,12 +93,13 @@ impl Memory for PlainMemory {
         &mut self.frames[frame.0 as usize]
     }
 
-    fn payload_to_frame(&mut self, _: SlotRef, from: usize, to: FrameNo, at: usize, len: usize) {
-        self.frames[to.0 as usize][at..at + len].copy_from_slice(&self.lane[from..from + len]);
+    fn payload_to_frame(&mut self, _: SlotRef, from: usize, to: FrameNo, at: Range<usize>) {
+        let bytes = &self.lane[from..from + at.len()];
+        self.frames[to.0 as usize][at].copy_from_slice(bytes);
     }
 
-    fn frame_to_payload(&mut self, from: FrameNo, at: usize, _: SlotRef, to: usize, len: usize) {
-        self.lane[to..to + len].copy_from_slice(&self.frames[from.0 as usize][at..at + len]);
+    fn frame_to_payload(&mut self, from: FrameNo, at: Range<usize>, _: SlotRef, to: usize) {
+        self.lane[to..to + at.len()].copy_from_slice(&self.frames[from.0 as usize][at]);
     }
 
     fn read_payload(&mut self, _: SlotRef, into: &mut [u8]) {

@@ -3,6 +3,7 @@
 //! It outlives the cell's process, like the segments of a real fleet. Only a power cut clears it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{ClientId, Ino};
@@ -60,28 +61,15 @@ impl Memory for Machine {
         &mut self.frames[frame.0 as usize]
     }
 
-    fn payload_to_frame(
-        &mut self,
-        from: SlotRef,
-        offset: usize,
-        frame: FrameNo,
-        at: usize,
-        len: usize,
-    ) {
-        let bytes = &self.requests[&from][offset..offset + len];
-        self.frames[frame.0 as usize][at..at + len].copy_from_slice(bytes);
+    fn payload_to_frame(&mut self, from: SlotRef, offset: usize, frame: FrameNo, at: Range<usize>) {
+        let bytes = &self.requests[&from][offset..offset + at.len()];
+        self.frames[frame.0 as usize][at].copy_from_slice(bytes);
     }
 
-    fn frame_to_payload(
-        &mut self,
-        frame: FrameNo,
-        at: usize,
-        to: SlotRef,
-        offset: usize,
-        len: usize,
-    ) {
-        let bytes: Vec<u8> = self.frames[frame.0 as usize][at..at + len].into();
-        self.reply(to, offset + len)[offset..offset + len].copy_from_slice(&bytes);
+    fn frame_to_payload(&mut self, frame: FrameNo, at: Range<usize>, to: SlotRef, offset: usize) {
+        let bytes: Vec<u8> = self.frames[frame.0 as usize][at].into();
+        let end = offset + bytes.len();
+        self.reply(to, end)[offset..end].copy_from_slice(&bytes);
     }
 
     fn read_payload(&mut self, from: SlotRef, into: &mut [u8]) {

@@ -21,6 +21,7 @@ mod loss_log;
 mod review;
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
 use warren_base::limits::BLOCK_SIZE;
@@ -509,29 +510,15 @@ impl Memory for SharedMemory {
         self.frames.frame_mut(frame.0)
     }
 
-    fn payload_to_frame(
-        &mut self,
-        from: SlotRef,
-        offset: usize,
-        frame: FrameNo,
-        at: usize,
-        len: usize,
-    ) {
+    fn payload_to_frame(&mut self, from: SlotRef, offset: usize, frame: FrameNo, at: Range<usize>) {
         let place = *self.places.get(&from.client).expect(KNOWN);
         let client = self.clients[place.0 as usize].as_ref().expect(KNOWN);
-        let into = &mut self.frames.frame_mut(frame.0)[at..at + len];
+        let into = &mut self.frames.frame_mut(frame.0)[at];
         client.requests.copy_payload(from.slot, offset, into);
     }
 
-    fn frame_to_payload(
-        &mut self,
-        frame: FrameNo,
-        at: usize,
-        to: SlotRef,
-        offset: usize,
-        len: usize,
-    ) {
-        let bytes = &self.frames.frame(frame.0)[at..at + len];
+    fn frame_to_payload(&mut self, frame: FrameNo, at: Range<usize>, to: SlotRef, offset: usize) {
+        let bytes = &self.frames.frame(frame.0)[at];
         self.client(to.client).replies.write_payload(to.slot, offset, bytes);
     }
 
@@ -770,9 +757,9 @@ mod tests {
     fn data_goes_through_frames_and_back() {
         let (mut memory, client, replies) = pair();
         client.write_payload(SLOT.slot, 100, b"over there");
-        memory.payload_to_frame(SLOT, 100, FrameNo(1), 4086, 10);
+        memory.payload_to_frame(SLOT, 100, FrameNo(1), 4086..4096);
         assert_eq!(&memory.frame(FrameNo(1))[4086..], b"over there");
-        memory.frame_to_payload(FrameNo(1), 4086, SLOT, 7, 10);
+        memory.frame_to_payload(FrameNo(1), 4086..4096, SLOT, 7);
         let mut seen = [0; 10];
         replies.copy_payload(SLOT.slot, 7, &mut seen);
         assert_eq!(&seen, b"over there");

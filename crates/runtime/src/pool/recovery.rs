@@ -10,6 +10,7 @@
 //! serve instead, until it is asked to stop again.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
 use warren_base::{BlockNo, CellId, ClientId, Epoch, Errno, Instant, Lsn, MapVersion, ShardId};
@@ -67,9 +68,9 @@ impl Memory for Frames {
     }
 
     // No client is admitted while a pool is recovered, so no lane is ever named.
-    fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: usize, _: usize) {}
+    fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: Range<usize>) {}
 
-    fn frame_to_payload(&mut self, _: FrameNo, _: usize, _: SlotRef, _: usize, _: usize) {}
+    fn frame_to_payload(&mut self, _: FrameNo, _: Range<usize>, _: SlotRef, _: usize) {}
 
     fn read_payload(&mut self, _: SlotRef, _: &mut [u8]) {}
 

@@ -1,5 +1,6 @@
 //! The machine as a running cell sees it. Its process may be killed at any store.
 
+use std::ops::Range;
 use std::panic::resume_unwind;
 
 use warren_base::limits::BLOCK_SIZE;
@@ -51,34 +52,20 @@ impl<W: Surroundings> Memory for SharedMemory<'_, W> {
         self.host().frame_mut(frame)
     }
 
-    fn payload_to_frame(
-        &mut self,
-        from: SlotRef,
-        offset: usize,
-        frame: FrameNo,
-        at: usize,
-        len: usize,
-    ) {
+    fn payload_to_frame(&mut self, from: SlotRef, offset: usize, frame: FrameNo, at: Range<usize>) {
         self.store_begins();
         self.must_know(from.client);
         let Fleet { cells, lanes, .. } = self.world.fleet_mut();
         let frame = cells[usize::from(self.cell.0)].frame_mut(frame);
-        lanes.read_request(from, offset, &mut frame[at..at + len]);
+        lanes.read_request(from, offset, &mut frame[at]);
     }
 
-    fn frame_to_payload(
-        &mut self,
-        frame: FrameNo,
-        at: usize,
-        to: SlotRef,
-        offset: usize,
-        len: usize,
-    ) {
+    fn frame_to_payload(&mut self, frame: FrameNo, at: Range<usize>, to: SlotRef, offset: usize) {
         self.store_begins();
         self.must_know(to.client);
         let Fleet { cells, lanes, .. } = self.world.fleet_mut();
         let frame = cells[usize::from(self.cell.0)].frame(frame);
-        lanes.reply_mut(self.cell, to, offset, len).copy_from_slice(&frame[at..at + len]);
+        lanes.reply_mut(self.cell, to, offset, at.len()).copy_from_slice(&frame[at]);
     }
 
     fn read_payload(&mut self, from: SlotRef, into: &mut [u8]) {

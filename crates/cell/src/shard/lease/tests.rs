@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use warren_base::ShardId;
 use warren_base::limits::LEASE_WORDS;
 use warren_proto::FileName;
@@ -96,8 +98,8 @@ impl Memory for Stores {
         panic!("leases have no frames")
     }
 
-    fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: usize, _: usize) {}
-    fn frame_to_payload(&mut self, _: FrameNo, _: usize, _: SlotRef, _: usize, _: usize) {}
+    fn payload_to_frame(&mut self, _: SlotRef, _: usize, _: FrameNo, _: Range<usize>) {}
+    fn frame_to_payload(&mut self, _: FrameNo, _: Range<usize>, _: SlotRef, _: usize) {}
     fn read_payload(&mut self, _: SlotRef, _: &mut [u8]) {}
     fn write_payload(&mut self, _: SlotRef, _: &[u8]) {}
     fn zero_payload(&mut self, _: SlotRef, _: usize, _: usize) {}
