@@ -9,7 +9,7 @@ use crate::frames::cache::Cache;
 use crate::frames::io::Purpose;
 use crate::frames::{PageNo, Placed};
 use crate::run::state::TaskState;
-use crate::run::wait::{TaskId, WaitKey, Waits};
+use crate::run::wait::{WaitKey, Waits};
 use crate::shard::Shard;
 use crate::shard::pages::PageState;
 use crate::turn::Turn;
@@ -37,11 +37,11 @@ pub(crate) fn read_node(
 /// all its pages now waits without holding any.
 pub(crate) fn wait_for_pages(
     shard: &mut Shard,
-    id: TaskId,
     state: &mut TaskState,
     pages: Vec<(PageNo, Option<Placed>)>,
     turn: &mut Turn<'_>,
 ) {
+    let id = state.id;
     let budget = turn.cache.frames.count() / 2;
     if pages.len() as u32 > budget {
         return turn.waits.fail(id, Errno::ENOMEM);

@@ -49,7 +49,7 @@ impl Core {
             Event::Request { from, header, request } => {
                 if let Some(who) = who {
                     let id = turn.waits.new_id();
-                    self.run(id, Task::new(Work::Request { from, header, request, who }), turn);
+                    self.run(Task::new(id, Work::Request { from, header, request, who }), turn);
                 }
             }
             // The answer to a request that the driver refuses.

@@ -142,7 +142,7 @@ impl Core {
             let mut task = self.tasks.remove(id).expect("just listed");
             self.coordinator.abort(&mut self.shards, &mut task.state, turn);
             turn.waits.wait_for(WaitKey::Joined(lost), id);
-            self.tasks.park(id, task);
+            self.tasks.park(task);
         }
         turn.report(Report::LossHandled { lost, epoch });
     }

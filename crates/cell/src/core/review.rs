@@ -182,7 +182,7 @@ impl Core {
         let Some(id) = self.coordinator.task_of(txn) else { return };
         let Some(mut task) = self.tasks.remove(id) else { return };
         self.coordinator.abort(&mut self.shards, &mut task.state, turn);
-        self.tasks.park(id, task);
+        self.tasks.park(task);
         turn.waits.wake(id);
     }
 

@@ -28,7 +28,7 @@ use crate::recall::send_recalls;
 use crate::run::answer::{Finished, done};
 use crate::run::state::{Decided, TaskState};
 use crate::run::task::Task;
-use crate::run::wait::{Stop, TaskId, Wait, WaitKey, Waits};
+use crate::run::wait::{Stop, Wait, WaitKey, Waits};
 use crate::run::work::Work;
 use crate::save::save;
 use crate::supply::pool::poll_pool;
@@ -38,8 +38,8 @@ use crate::txn::participant::{Participants, Prepare};
 impl Core {
     pub(super) fn run_ready(&mut self, turn: &mut Turn<'_>) {
         loop {
-            while let Some((id, task)) = self.next_ready(turn.waits) {
-                self.run(id, task, turn);
+            while let Some(task) = self.next_ready(turn.waits) {
+                self.run(task, turn);
             }
             // By now, tasks that an acknowledgement woke have requested the recalls that they still
             // need.
@@ -63,36 +63,36 @@ impl Core {
     }
 
     /// The next task to run, taken out.
-    pub(super) fn next_ready(&mut self, waits: &mut Waits) -> Option<(TaskId, Task)> {
+    pub(super) fn next_ready(&mut self, waits: &mut Waits) -> Option<Task> {
         loop {
             for (id, work) in waits.take_started() {
-                self.tasks.park(id, Task::new(work));
+                self.tasks.park(Task::new(id, work));
             }
             let id = waits.next_ready()?;
             match self.tasks.remove(id) {
-                Some(task) => return Some((id, task)),
+                Some(task) => return Some(task),
                 None => drop(waits.take_signals(id)),
             }
         }
     }
 
     /// Runs a task until it is finished, or parks it.
-    pub(super) fn run(&mut self, id: TaskId, mut task: Task, turn: &mut Turn<'_>) {
+    pub(super) fn run(&mut self, mut task: Task, turn: &mut Turn<'_>) {
         let request = task.request();
         if request.is_some() {
             turn.driver.memory.executes(request);
         }
-        let is_finished = self.run_task(id, &mut task, turn);
+        let is_finished = self.run_task(&mut task, turn);
         if request.is_some() {
             turn.driver.memory.executes(None);
         }
         if !is_finished {
-            self.tasks.park(id, task);
+            self.tasks.park(task);
         }
     }
 
     /// Runs a task. Returns whether it is finished. If not, the event that it waits for wakes it.
-    fn run_task(&mut self, id: TaskId, task: &mut Task, turn: &mut Turn<'_>) -> bool {
+    fn run_task(&mut self, task: &mut Task, turn: &mut Turn<'_>) -> bool {
         if !task.state.pinned.is_empty() {
             self.unpin(task, turn.cache);
             turn.waits.wake_all(WaitKey::Frames);
@@ -103,7 +103,7 @@ impl Core {
         if task.state.decided.is_some() {
             return self.answer_decided(task, turn);
         }
-        let signals = turn.waits.take_signals(id);
+        let signals = turn.waits.take_signals(task.state.id);
         task.state.granted |= signals.granted;
         task.state.no_chunk |= signals.no_chunk;
         task.state.no_room |= signals.no_room;
@@ -112,10 +112,10 @@ impl Core {
         }
         let is_given_up = || task.shard().is_some_and(|shard| self.shards.is_given_up(shard));
         if let Some(errno) = signals.failed.or_else(|| is_given_up().then_some(Errno::EIO)) {
-            return self.stop(id, task, Stop::Fail(errno), turn);
+            return self.stop(task, Stop::Fail(errno), turn);
         }
         let record = turn.begin_record();
-        let mut outcome = self.work_in_affinity(id, task, turn);
+        let mut outcome = self.work_in_affinity(task, turn);
         record.seal(task.state.decided.is_some(), || cause_of(task, &outcome), turn);
         match outcome {
             Ok(ref mut answer) => match &mut task.state.decided {
@@ -128,24 +128,19 @@ impl Core {
                     true
                 }
             },
-            Err(stop) => self.stop(id, task, stop, turn),
+            Err(stop) => self.stop(task, stop, turn),
         }
     }
 
     /// Works in the affinity that the work names, or in a coarser one if it needs that.
-    fn work_in_affinity(
-        &mut self,
-        id: TaskId,
-        task: &mut Task,
-        turn: &mut Turn<'_>,
-    ) -> Result<Finished, Stop> {
+    fn work_in_affinity(&mut self, task: &mut Task, turn: &mut Turn<'_>) -> Result<Finished, Stop> {
         let shard = task.shard().filter(|shard| self.shards.contains_key(shard));
         self.shards.enter(shard.map_or(Affinity::Volume, Affinity::Names));
-        let mut outcome = self.work(id, task, turn);
+        let mut outcome = self.work(task, turn);
         while matches!(outcome, Err(Stop::Wait(Wait::Coarser))) {
             self.shards.leave();
             self.shards.enter(Affinity::Volume);
-            outcome = self.work(id, task, turn);
+            outcome = self.work(task, turn);
         }
         self.shards.leave();
         outcome
@@ -177,7 +172,7 @@ impl Core {
     }
 
     /// A task has stopped before its end. Returns whether it is finished.
-    fn stop(&mut self, id: TaskId, task: &mut Task, stop: Stop, turn: &mut Turn<'_>) -> bool {
+    fn stop(&mut self, task: &mut Task, stop: Stop, turn: &mut Turn<'_>) -> bool {
         let wait = match stop {
             Stop::Fail(Errno::ENOSPC)
                 if task.state.txn.is_some()
@@ -210,7 +205,7 @@ impl Core {
             }
             Stop::Wait(wait) => wait,
         };
-        self.wait(id, task, wait, turn);
+        self.wait(task, wait, turn);
         false
     }
 
@@ -226,12 +221,7 @@ impl Core {
         true
     }
 
-    pub(super) fn work(
-        &mut self,
-        id: TaskId,
-        task: &mut Task,
-        turn: &mut Turn<'_>,
-    ) -> Result<Finished, Stop> {
+    pub(super) fn work(&mut self, task: &mut Task, turn: &mut Turn<'_>) -> Result<Finished, Stop> {
         if let Work::Request { request, .. } = &task.work
             && let Some(answer) = self.refuse_misdirected(request, turn.fleet)
         {
@@ -261,73 +251,52 @@ impl Core {
         if may_wait && !turn.log_has_room() {
             return Err(Stop::Wait(Wait::LogRoom));
         }
-        self.dispatch(id, task, turn)
+        self.dispatch(task, turn)
     }
 
     /// Hands the work to the machine that does it.
-    fn dispatch(
-        &mut self,
-        id: TaskId,
-        task: &mut Task,
-        turn: &mut Turn<'_>,
-    ) -> Result<Finished, Stop> {
+    fn dispatch(&mut self, task: &mut Task, turn: &mut Turn<'_>) -> Result<Finished, Stop> {
+        let (shards, participants) = (&mut self.shards, &mut self.participants);
+        let state = &mut task.state;
         match &task.work {
             Work::Request { from, header, request, who } => {
-                self.run_request(id, (*from, header, who), request, &mut task.state, turn)
+                return self.run_request((*from, header, who), request, state, turn);
             }
             Work::Prepare { from, txn, keys, next, .. } => {
                 let prepare = Prepare { from: *from, txn: *txn, keys, next: *next };
-                let (shards, state) = (&mut self.shards, &mut task.state);
-                self.participants.prepare(shards, prepare, (id, state), turn).map(|()| None)
+                participants.prepare(shards, prepare, state, turn)?;
             }
             Work::Peek { from, txn, ino } => {
-                Participants::answer_peek(&self.shards, (*from, *txn, *ino), &mut turn.driver)
-                    .map(|()| None)
+                Participants::answer_peek(shards, (*from, *txn, *ino), &mut turn.driver)?;
             }
             Work::Commit { from, txn, changes } => {
-                let (shards, state) = (&mut self.shards, &mut task.state);
-                let decision = (*from, *txn, changes.as_slice());
-                self.participants.commit(shards, decision, state, turn).map(|()| None)
+                participants.commit(shards, (*from, *txn, changes), state, turn)?;
             }
             Work::Again { from, txn, changes } => {
-                let (shards, state) = (&mut self.shards, &mut task.state);
-                let decision = (*from, *txn, changes.as_slice());
-                self.participants.make_again(shards, decision, state, turn)?;
+                participants.make_again(shards, (*from, *txn, changes), state, turn)?;
                 self.end_recovery_if_complete(turn);
-                Ok(None)
             }
-            Work::Recover => {
-                self.replay.begin(turn);
-                Ok(None)
-            }
+            Work::Recover => self.replay.begin(turn),
             Work::Replay => {
-                let participants = &mut self.participants;
-                self.replay.run(&mut self.shards, participants, turn)?;
+                self.replay.run(shards, participants, turn)?;
                 if self.replay.is_of_process() {
                     self.exchange_decisions(turn);
                 }
-                Ok(None)
             }
             Work::Examine => {
                 let end = self.replay.inherited_end();
-                self.examination.run(end, self.replay.claimed(), turn).map(|()| None)
+                self.examination.run(end, self.replay.claimed(), turn)?;
             }
-            Work::Reap { ino } => {
-                reap(self.shards.shard(ino.shard()), *ino, &mut task.state, turn).map(|()| None)
-            }
-            Work::Clean { shard } => {
-                self.cleaner.clean(self.shards.shard(*shard), turn).map(|()| None)
-            }
+            Work::Reap { ino } => reap(shards.shard(ino.shard()), *ino, state, turn)?,
+            Work::Clean { shard } => self.cleaner.clean(shards.shard(*shard), turn)?,
             Work::Fix if turn.log.is_kept() => {
-                self.checkpoint.fix_kept(self.replay.claimed(), turn).map(|()| None)
+                self.checkpoint.fix_kept(self.replay.claimed(), turn)?;
             }
-            Work::Fix => {
-                let (shards, participants) = (&mut self.shards, &mut self.participants);
-                self.checkpoint.fix(shards, participants, &mut task.state, turn).map(|()| None)
-            }
-            Work::Save => save(&mut self.shards, turn).map(|()| None),
-            Work::OpenShard { shard } => self.open_shard(*shard, turn).map(|()| None),
+            Work::Fix => self.checkpoint.fix(shards, participants, state, turn)?,
+            Work::Save => save(shards, turn)?,
+            Work::OpenShard { shard } => self.open_shard(*shard, turn)?,
         }
+        Ok(None)
     }
 
     /// The answer to a request that is not executed here, of any kind: its shard is not this
@@ -347,7 +316,6 @@ impl Core {
 
     fn run_request(
         &mut self,
-        id: TaskId,
         (from, header, who): (SlotRef, &RequestHeader, &Credentials),
         request: &Request,
         state: &mut TaskState,
@@ -362,13 +330,14 @@ impl Core {
             }
             let (shards, coordinator) = (&mut self.shards, &mut self.coordinator);
             let call = NameCall { from, request, who };
-            return run_on_names(shards, coordinator, &call, (id, state), turn);
+            return run_on_names(shards, coordinator, &call, state, turn);
         }
         match request {
             Request::Null => done(Reply::Done),
             Request::Sync => sync(state, turn.fleet),
             Request::StatFs => {
-                done(Reply::StatFs(self.counting.stat_fs(&self.shards, (id, who.uid), turn)?))
+                let asks = (state.id, who.uid);
+                done(Reply::StatFs(self.counting.stat_fs(&self.shards, asks, turn)?))
             }
             Request::Cancel { slot, seq } => {
                 self.cancel(SlotRef { client: from.client, slot: *slot }, *seq, turn);
@@ -380,7 +349,7 @@ impl Core {
                 Ok(None)
             }
             Request::Lock { handle, spec, wait } => {
-                let (call, lock) = ((id, from, who.uid), (*spec, *wait));
+                let (call, lock) = ((from, who.uid), (*spec, *wait));
                 lock_file(&mut self.shards, call, *handle, lock, state, turn)
             }
             request => {
@@ -502,48 +471,45 @@ impl Core {
     }
 
     /// Registers a task with what it waits for.
-    fn wait(&mut self, id: TaskId, task: &mut Task, wait: Wait, turn: &mut Turn<'_>) {
-        match wait {
-            Wait::Registered => {}
+    fn wait(&mut self, task: &mut Task, wait: Wait, turn: &mut Turn<'_>) {
+        let id = task.state.id;
+        let key = match wait {
+            Wait::Registered => return,
             Wait::Node(shard, pointer) => {
                 let io = read_node(shard, pointer, turn.cache, &mut turn.driver);
-                turn.waits.wait_for(io.map_or(WaitKey::Frames, WaitKey::Io), id);
+                io.map_or(WaitKey::Frames, WaitKey::Io)
             }
             Wait::Pages(shard, pages) => {
-                let shard = self.shards.shard(shard);
-                wait_for_pages(shard, id, &mut task.state, pages, turn);
+                return wait_for_pages(self.shards.shard(shard), &mut task.state, pages, turn);
             }
-            Wait::Key(key) => {
-                let shard = self.shards.shard(key.shard());
-                shard.locks.observe(&key, id);
-            }
-            Wait::Recall => turn.waits.wait_for(WaitKey::Recall, id),
-            Wait::Frames => turn.waits.wait_for(WaitKey::Frames, id),
-            Wait::Space(shard) => turn.waits.wait_for(WaitKey::Chunk(shard), id),
-            Wait::Allocated => turn.waits.wait_for(WaitKey::Allocated, id),
+            Wait::Key(key) => return self.shards.shard(key.shard()).locks.observe(&key, id),
+            Wait::Recall => WaitKey::Recall,
+            Wait::Frames => WaitKey::Frames,
+            Wait::Space(shard) => WaitKey::Chunk(shard),
+            Wait::Allocated => WaitKey::Allocated,
             Wait::Cleaning => {
-                let key = self.cleaner.ask(task.state.is_privileged, turn.fleet, &mut turn.driver);
-                turn.waits.wait_for(key, id);
+                self.cleaner.ask(task.state.is_privileged, turn.fleet, &mut turn.driver)
             }
             Wait::Checkpoint => {
                 turn.want_checkpoint();
-                turn.waits.wait_for(WaitKey::NextCheckpoint, id);
+                WaitKey::NextCheckpoint
             }
-            Wait::Durable => turn.waits.wait_for(WaitKey::Durable, id),
+            Wait::Durable => WaitKey::Durable,
             Wait::LogRoom => {
                 turn.want_checkpoint();
-                turn.waits.wait_for(WaitKey::LogRoom, id);
+                WaitKey::LogRoom
             }
-            Wait::Joined(cell) => turn.waits.wait_for(WaitKey::Joined(cell), id),
-            Wait::Yield => turn.waits.wake(id),
+            Wait::Joined(cell) => WaitKey::Joined(cell),
+            Wait::Yield => return turn.waits.wake(id),
             Wait::Turn => {
                 turn.driver.wake_at(turn.driver.now.monotonic);
-                turn.waits.wait_for(WaitKey::Turn, id);
+                WaitKey::Turn
             }
             Wait::Remote | Wait::Peek(_) | Wait::Coarser => {
                 unreachable!("only operations on names meet other cells")
             }
-        }
+        };
+        turn.waits.wait_for(key, id);
     }
 }
 

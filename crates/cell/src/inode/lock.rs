@@ -34,7 +34,7 @@ pub(crate) fn test_lock(
 /// it. Such a request can no longer be cancelled, not even when a successor executes it again.
 pub(crate) fn lock_file(
     shards: &mut Shards,
-    (id, from, uid): (TaskId, SlotRef, u32),
+    (from, uid): (SlotRef, u32),
     handle: Handle,
     (spec, wait): (LockSpec, bool),
     state: &mut TaskState,
@@ -64,12 +64,12 @@ pub(crate) fn lock_file(
         return Err(Errno::ENOLCK.into());
     }
     let gives_up = shard.file_locks.gives_up(ino, client, spec);
-    let outcome =
-        match lock_or_wait(shards, ino, (client, uid), spec, wait.then_some(id), turn.sessions) {
-            Ok(outcome) => Ok(outcome),
-            Err(Stop::Fail(errno)) => Err(errno),
-            Err(stop) => return Err(stop),
-        };
+    let waits_as = wait.then_some(state.id);
+    let outcome = match lock_or_wait(shards, ino, (client, uid), spec, waits_as, turn.sessions) {
+        Ok(outcome) => Ok(outcome),
+        Err(Stop::Fail(errno)) => Err(errno),
+        Err(stop) => return Err(stop),
+    };
     match outcome {
         Ok(LockOutcome::Granted) => turn.note(&Step::Locked { ino, client, spec, uid }),
         Ok(LockOutcome::Blocked) | Err(Errno::EAGAIN) if gives_up => {

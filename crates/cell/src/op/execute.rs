@@ -22,7 +22,7 @@ use crate::plant::Plant;
 use crate::run::answer::Finished;
 use crate::run::state::TaskState;
 use crate::run::txn::Txn;
-use crate::run::wait::{Stop, TaskId, Wait, Waits};
+use crate::run::wait::{Stop, Wait, Waits};
 use crate::run::work::Work;
 use crate::shards::Shards;
 use crate::turn::Turn;
@@ -47,12 +47,12 @@ pub(crate) fn run_on_names(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
     call: &NameCall<'_>,
-    (id, state): (TaskId, &mut TaskState),
+    state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     loop {
         if state.txn.as_ref().is_some_and(|txn| txn.is_acquiring()) {
-            coordinator.acquire(shards, (id, state), turn)?;
+            coordinator.acquire(shards, state, turn)?;
         }
         let txn = state.txn.as_deref();
         let mut view =
@@ -60,7 +60,7 @@ pub(crate) fn run_on_names(
         let planned = op::plan(&mut view, &call.request);
         coordinator.steps_up += u64::from(view.steps());
         if let Some(seen) = view.into_seen()
-            && !hold_touched(shards, coordinator, (id, state), seen, planned.as_ref().err(), turn)?
+            && !hold_touched(shards, coordinator, state, seen, planned.as_ref().err(), turn)?
         {
             continue;
         }
@@ -73,7 +73,7 @@ pub(crate) fn run_on_names(
                     plan.changes.retain(|change| !matches!(change, Change::Inherit { .. }));
                 }
                 let room = get_ready(shards, state, &plan.changes, turn)?;
-                return carry_out(shards, coordinator, call, (id, state), (&mut plan, room), turn);
+                return carry_out(shards, coordinator, call, state, (&mut plan, room), turn);
             }
             Err(Stop::Wait(Wait::Remote)) if state.txn.is_none() => {
                 // A transaction locks and changes any shard.
@@ -90,7 +90,7 @@ pub(crate) fn run_on_names(
 fn hold_touched(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
-    (id, state): (TaskId, &mut TaskState),
+    state: &mut TaskState,
     seen: Seen,
     stop: Option<&Stop>,
     turn: &mut Turn<'_>,
@@ -101,12 +101,12 @@ fn hold_touched(
     if let Some(Stop::Wait(Wait::Node(..) | Wait::Recall | Wait::Coarser | Wait::Turn)) = stop {
         return Ok(true);
     }
-    if !coordinator.hold_all(shards, (id, state), seen.touched, turn)? {
+    if !coordinator.hold_all(shards, state, seen.touched, turn)? {
         return Ok(false);
     }
     match stop {
         Some(Stop::Wait(Wait::Peek(ino))) => {
-            Err(coordinator.peek((id, state), *ino, turn.fleet, &mut turn.driver))
+            Err(coordinator.peek(state, *ino, turn.fleet, &mut turn.driver))
         }
         Some(Stop::Wait(Wait::Remote)) => {
             // Everything touched is locked, but a value is missing: the peer did not send it.
@@ -166,7 +166,7 @@ fn carry_out(
     shards: &mut Shards,
     coordinator: &mut Coordinator,
     call: &NameCall<'_>,
-    (id, state): (TaskId, &mut TaskState),
+    state: &mut TaskState,
     (plan, room): (&mut Plan, Reservation),
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
@@ -187,7 +187,7 @@ fn carry_out(
         let owned = |change: &Change| shards.contains_key(&change.shard());
         let changes = std::mem::take(&mut plan.changes);
         let remote = changes.into_iter().filter(|change| !owned(change)).collect();
-        coordinator.commit(shards, (id, state), remote, turn);
+        coordinator.commit(shards, state, remote, turn);
     }
     let answer = answer(shards, call, &mut plan.reply, opening, turn);
     let data = data_len(shards, call, &answer, turn);

@@ -5,7 +5,7 @@ use warren_proto::{Answer, Change};
 
 use crate::frames::PageNo;
 use crate::run::txn::Txn;
-use crate::run::wait::Wait;
+use crate::run::wait::{TaskId, Wait};
 
 /// Cleanings that a task waits for without coming nearer to what it needs. Each of them has made
 /// some chunk free, and others have taken it.
@@ -24,6 +24,7 @@ pub(crate) struct Decided {
 /// requests here, so that it makes each only once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskState {
+    pub(crate) id: TaskId,
     /// The client on whose behalf it runs.
     pub(crate) client: Option<ClientId>,
     /// Its user may take the space that is kept for root.

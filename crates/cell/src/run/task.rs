@@ -22,13 +22,13 @@ pub(crate) struct Task {
 
 impl Task {
     #[inline]
-    pub(crate) fn new(work: Work) -> Self {
+    pub(crate) fn new(id: TaskId, work: Work) -> Self {
         let client = match work {
             Work::Request { from, .. } => Some(from.client),
             Work::Prepare { client, .. } => Some(client),
             _ => None,
         };
-        let state = TaskState { client, ..TaskState::default() };
+        let state = TaskState { id, client, ..TaskState::default() };
         Self { work, state }
     }
 
@@ -119,7 +119,8 @@ impl Tasks {
     }
 
     /// Keeps a task until it is woken.
-    pub(crate) fn park(&mut self, id: TaskId, task: Task) {
+    pub(crate) fn park(&mut self, task: Task) {
+        let id = task.state.id;
         if let Some(slot) = task.slot() {
             self.by_slot.insert(slot, id);
         }

@@ -15,7 +15,7 @@ use crate::frames::{PageNo, Placed};
 use crate::run::work::Work;
 
 /// Never reused.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub(crate) struct TaskId(pub(crate) u64);
 
 /// Why a task stops.

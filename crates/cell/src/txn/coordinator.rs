@@ -135,7 +135,7 @@ impl Coordinator {
     pub(crate) fn hold_all(
         &mut self,
         shards: &mut Shards,
-        (id, state): (TaskId, &mut TaskState),
+        state: &mut TaskState,
         touched: BTreeMap<LockKey, LockMode>,
         turn: &mut Turn<'_>,
     ) -> Result<bool, Stop> {
@@ -155,7 +155,7 @@ impl Coordinator {
             txn.wanted = touched;
             state.txn = Some(Box::new(txn));
         }
-        self.acquire(shards, (id, state), turn)?;
+        self.acquire(shards, state, turn)?;
         Ok(false)
     }
 
@@ -180,13 +180,13 @@ impl Coordinator {
     pub(crate) fn acquire(
         &mut self,
         shards: &mut Shards,
-        (id, state): (TaskId, &mut TaskState),
+        state: &mut TaskState,
         turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         let client = state.client.unwrap_or_default();
         let txn = state.txn.as_mut().expect("a transaction");
         if txn.held.is_empty() && turn.fleet.checkpoints.is_drained() {
-            turn.waits.wait_for(WaitKey::Undrained, id);
+            turn.waits.wait_for(WaitKey::Undrained, state.id);
             return Err(Stop::Wait(Wait::Registered));
         }
         if txn.held.is_empty() {
@@ -210,7 +210,7 @@ impl Coordinator {
                     let ino = shard.next_ino()?;
                     shard.use_sequence(ino);
                     txn.values.insert(key, KeyValue::New(ino));
-                } else if key.is_lock() && !shard.locks.lock(&key, mode, txn.id, id) {
+                } else if key.is_lock() && !shard.locks.lock(&key, mode, txn.id, state.id) {
                     txn.awaits = Awaits::Lock(key);
                     return Err(Stop::Wait(Wait::Registered));
                 }
@@ -228,7 +228,7 @@ impl Coordinator {
             txn.held.extend(keys.iter().cloned());
             txn.participants.insert(owner);
             txn.await_answer(Awaits::Prepared(owner));
-            self.tasks.insert(txn.id, id);
+            self.tasks.insert(txn.id, state.id);
             let is_privileged = state.is_privileged;
             let prepare = PeerRequest::Prepare { txn: txn.id, client, is_privileged, keys };
             turn.driver.send_request(owner, prepare);
@@ -240,7 +240,7 @@ impl Coordinator {
     /// Looks at an inode of another cell. Locks prevent changes meanwhile.
     pub(crate) fn peek(
         &mut self,
-        (id, state): (TaskId, &mut TaskState),
+        state: &mut TaskState,
         ino: Ino,
         fleet: &Fleet,
         driver: &mut Driver<'_>,
@@ -251,7 +251,7 @@ impl Coordinator {
         }
         let txn = state.txn.as_mut().expect("only a transaction peeks");
         txn.await_answer(Awaits::Peeked(to, ino));
-        self.tasks.insert(txn.id, id);
+        self.tasks.insert(txn.id, state.id);
         driver.send_request(to, PeerRequest::Peek { txn: txn.id, ino });
         Stop::Wait(Wait::Registered)
     }
@@ -302,7 +302,7 @@ impl Coordinator {
     pub(crate) fn commit(
         &mut self,
         shards: &mut Shards,
-        (id, state): (TaskId, &mut TaskState),
+        state: &mut TaskState,
         remote: Vec<Change>,
         turn: &mut Turn<'_>,
     ) {
@@ -330,7 +330,7 @@ impl Coordinator {
             unlock_tree: shape && owner == turn.fleet.volume.id,
             is_recovered: false,
             held: txn.held.into_keys().filter(|key| *key != LockKey::Tree).collect(),
-            task: Some(id),
+            task: Some(state.id),
         };
         self.committing.insert(txn.id, committing);
         state.decided = Some(Box::new(Decided { txn: txn.id, others, answer: None }));

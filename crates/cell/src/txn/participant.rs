@@ -145,7 +145,7 @@ impl Participants {
         &mut self,
         shards: &mut Shards,
         Prepare { from, txn, keys, next }: Prepare<'_>,
-        (id, state): (TaskId, &mut TaskState),
+        state: &mut TaskState,
         turn: &mut Turn<'_>,
     ) -> Result<(), Stop> {
         let Some(participant) = self.known.get(&txn) else { return Ok(()) };
@@ -168,7 +168,7 @@ impl Participants {
             let participant = self.known.get_mut(&txn).expect("just there");
             participant.keys.push((key.clone(), *mode));
             let shard = shards.get_mut(&key.shard()).expect("checked when it came");
-            let free = !key.is_lock() || shard.locks.lock(key, *mode, txn, id);
+            let free = !key.is_lock() || shard.locks.lock(key, *mode, txn, state.id);
             if !free {
                 return Err(Stop::Wait(Wait::Registered));
             }
@@ -176,7 +176,7 @@ impl Participants {
         let all = next + keys.len();
         self.follow_names(shards, txn, keys, turn.fleet)?;
         let keys = [keys, &self.known[&txn].keys[all..]].concat();
-        let values = self.prepared(shards, (id, txn), &keys, state, turn)?;
+        let values = self.prepared(shards, txn, &keys, state, turn)?;
         self.known.get_mut(&txn).expect("just there").state = State::Prepared;
         turn.driver.send_reply(from, PeerReply::Prepared { txn, values });
         Ok(())
@@ -213,7 +213,7 @@ impl Participants {
     fn prepared(
         &mut self,
         shards: &mut Shards,
-        (id, txn): (TaskId, TxnId),
+        txn: TxnId,
         keys: &[(LockKey, LockMode)],
         state: &mut TaskState,
         turn: &mut Turn<'_>,
@@ -270,7 +270,7 @@ impl Participants {
                 shard.use_sequence(ino);
                 // Its client may know the number before this cell knows the inode.
                 let new = LockKey::Inode(ino);
-                assert!(shard.locks.lock(&new, LockMode::Write, txn, id));
+                assert!(shard.locks.lock(&new, LockMode::Write, txn, state.id));
                 let participant = self.known.get_mut(&txn).expect("known");
                 participant.keys.push((new, LockMode::Write));
                 values.push((key.clone(), KeyValue::New(ino)));
