@@ -46,7 +46,7 @@ use crate::link::{Link, Wait};
 use crate::message::{ADMIT_DESCRIPTORS, CellStart, FromCell, START_DESCRIPTORS, path_of};
 use crate::{process, slice};
 use device_watch::Reviews;
-use disk::{Disk, Finished};
+use disk::{Direction, Disk, Finished};
 use idling::Idling;
 use intake::{Chosen, ClientWork, Completion, Intake, Work};
 use lost_flushes::LostFlushes;
@@ -463,18 +463,24 @@ impl CellLoop {
             Effect::Report(ref report) => self.report(report.clone())?,
             Effect::Read { io, block, ref frames } => {
                 self.vitals.add(Counter::BlocksRead, frames.len() as u64);
-                self.disk.read(io, block, frames, self.memory.frames());
+                self.disk.transfer(Direction::Read, io, block, frames, self.memory.frames());
             }
             Effect::Write { io, block, ref frames } => {
                 self.vitals.add(Counter::BlocksWritten, frames.len() as u64);
                 self.vitals.add(Counter::Writes, 1);
-                self.disk.write(io, block, frames, self.memory.frames());
+                self.disk.transfer(Direction::Write, io, block, frames, self.memory.frames());
             }
             Effect::WriteThrough { io, block, ref frames } => {
                 self.vitals.add(Counter::BlocksWritten, frames.len() as u64);
                 self.vitals.add(Counter::Writes, 1);
                 self.vitals.add(Counter::Flushes, 1);
-                self.disk.write_through(io, block, frames, self.memory.frames());
+                self.disk.transfer(
+                    Direction::WriteThrough,
+                    io,
+                    block,
+                    frames,
+                    self.memory.frames(),
+                );
             }
             Effect::Flush { io } => {
                 self.vitals.add(Counter::Flushes, 1);

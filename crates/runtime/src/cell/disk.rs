@@ -61,9 +61,10 @@ enum What {
 
 /// The direction of an I/O between its frames and the device.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
+pub(super) enum Direction {
     Read,
     Write,
+    /// A write that makes itself and all earlier writes durable. It must fit one request.
     WriteThrough,
 }
 
@@ -101,56 +102,8 @@ impl Disk {
         self.uring_refused
     }
 
-    pub(super) fn read(&mut self, io: IoId, block: BlockNo, into: &[FrameNo], frames: &Frames) {
-        self.submit(Direction::Read, io, block, into, frames);
-    }
-
-    pub(super) fn write(&mut self, io: IoId, block: BlockNo, from: &[FrameNo], frames: &Frames) {
-        self.submit(Direction::Write, io, block, from, frames);
-    }
-
-    /// Writes, then makes this and all earlier writes durable. It must fit one request.
-    pub(super) fn write_through(
-        &mut self,
-        io: IoId,
-        block: BlockNo,
-        from: &[FrameNo],
-        frames: &Frames,
-    ) {
-        assert!(from.len() <= FRAMES_MAX, "written through in parts");
-        self.submit(Direction::WriteThrough, io, block, from, frames);
-    }
-
-    /// Makes all earlier writes durable.
-    pub(super) fn flush(&mut self, io: IoId) {
-        self.under_way.push((io, What::Flush, BlockNo(0)));
-        self.device.submit_flush(io.0);
-    }
-
-    /// Has the host allocate unused blocks.
-    pub(super) fn reserve(&mut self, io: IoId, block: BlockNo, count: u64) {
-        self.under_way.push((io, What::Reserve, block));
-        self.device.submit_reserve(io.0, block, count);
-    }
-
-    /// Gives unused blocks back to the host.
-    pub(super) fn discard(&mut self, io: IoId, block: BlockNo, count: u64) {
-        self.under_way.push((io, What::Discard, block));
-        self.device.submit_discard(io.0, block, count);
-    }
-
-    /// The pool's file has so many blocks now.
-    pub(super) fn grow(&mut self, blocks: u64) {
-        self.device.grow(blocks);
-        self.file.grow(blocks);
-    }
-
-    /// Blocks that the host can still allocate.
-    pub(super) fn host_room(&self) -> u64 {
-        self.file.host_room()
-    }
-
-    fn submit(
+    /// Reads or writes blocks `block..`, one for each of the frames in `list`.
+    pub(super) fn transfer(
         &mut self,
         direction: Direction,
         io: IoId,
@@ -159,15 +112,16 @@ impl Disk {
         frames: &Frames,
     ) {
         let parts = list.len().div_ceil(FRAMES_MAX);
+        assert!(parts <= 1 || direction != Direction::WriteThrough, "written through in parts");
         if parts == 0 {
             self.finished.push_back(Finished { io, result: Ok(()), flush: false });
-        } else if parts > 1 {
+            return;
+        }
+        if parts > 1 {
             self.split.insert(io.0, InParts { left: parts, result: Ok(()) });
         }
-        if parts > 0 {
-            let is_read = direction == Direction::Read;
-            self.under_way.push((io, if is_read { What::Read } else { What::Write }, block));
-        }
+        let is_read = direction == Direction::Read;
+        self.under_way.push((io, if is_read { What::Read } else { What::Write }, block));
         for (part, list) in list.chunks(FRAMES_MAX).enumerate() {
             let block = block.offset((part * FRAMES_MAX) as u64);
             self.submit_part(direction, io, block, list, frames);
@@ -204,6 +158,35 @@ impl Disk {
                 }
             }
         }
+    }
+
+    /// Makes all earlier writes durable.
+    pub(super) fn flush(&mut self, io: IoId) {
+        self.under_way.push((io, What::Flush, BlockNo(0)));
+        self.device.submit_flush(io.0);
+    }
+
+    /// Has the host allocate unused blocks.
+    pub(super) fn reserve(&mut self, io: IoId, block: BlockNo, count: u64) {
+        self.under_way.push((io, What::Reserve, block));
+        self.device.submit_reserve(io.0, block, count);
+    }
+
+    /// Gives unused blocks back to the host.
+    pub(super) fn discard(&mut self, io: IoId, block: BlockNo, count: u64) {
+        self.under_way.push((io, What::Discard, block));
+        self.device.submit_discard(io.0, block, count);
+    }
+
+    /// The pool's file has so many blocks now.
+    pub(super) fn grow(&mut self, blocks: u64) {
+        self.device.grow(blocks);
+        self.file.grow(blocks);
+    }
+
+    /// Blocks that the host can still allocate.
+    pub(super) fn host_room(&self) -> u64 {
+        self.file.host_room()
     }
 
     /// Submits to the device and collects completions.
