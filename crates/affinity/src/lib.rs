@@ -23,14 +23,12 @@
 
 #![forbid(unsafe_code)]
 
-mod counters;
 mod owned;
 mod place;
 mod scheduler;
 mod tree;
 
-pub use counters::{Counters, KindCounters};
 pub use owned::{Lent, Owned};
-pub use place::{Affinity, Kind};
+pub use place::Affinity;
 pub use scheduler::{Limits, Scheduler};
-pub use tree::{STRIPE_BYTES, Shape};
+pub use tree::Shape;

@@ -4,8 +4,8 @@ use warren_base::ShardId;
 
 /// A part of a cell's state in which one thread at a time may run.
 ///
-/// File, stripe and range numbers are hashed over a fixed number; [`Shape`](crate::Shape) makes
-/// them, so that equal parts are equal values.
+/// File, stripe and range numbers are hashed over the fixed numbers of a [`Shape`](crate::Shape).
+/// So equal parts are equal values.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Affinity {
     /// Everything of the cell.
@@ -24,55 +24,7 @@ pub enum Affinity {
     Range(u32),
 }
 
-/// The kind of an affinity, for counters.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Kind {
-    Serial,
-    Volume,
-    Names,
-    File,
-    Stripe,
-    Space,
-    Range,
-}
-
-impl Kind {
-    pub const ALL: [Self; 7] = [
-        Self::Serial,
-        Self::Volume,
-        Self::Names,
-        Self::File,
-        Self::Stripe,
-        Self::Space,
-        Self::Range,
-    ];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Serial => "serial",
-            Self::Volume => "volume",
-            Self::Names => "names",
-            Self::File => "file",
-            Self::Stripe => "stripe",
-            Self::Space => "space",
-            Self::Range => "range",
-        }
-    }
-}
-
 impl Affinity {
-    pub const fn kind(self) -> Kind {
-        match self {
-            Self::Serial => Kind::Serial,
-            Self::Volume => Kind::Volume,
-            Self::Names(_) => Kind::Names,
-            Self::File(..) => Kind::File,
-            Self::Stripe(..) => Kind::Stripe,
-            Self::Space => Kind::Space,
-            Self::Range(_) => Kind::Range,
-        }
-    }
-
     /// The next coarser affinity; `Serial` has none.
     pub const fn parent(self) -> Option<Self> {
         match self {
@@ -99,16 +51,6 @@ impl Affinity {
             _ => other.path().any(|at| at == self),
         }
     }
-
-    /// Whether the two may not run at the same time: one covers the other.
-    pub fn excludes(self, other: Self) -> bool {
-        self.covers(other) || other.covers(self)
-    }
-
-    /// The finest affinity that covers both: a message that needs both runs there (slow path).
-    pub fn covering(self, other: Self) -> Self {
-        self.path().find(|at| at.covers(other)).unwrap_or(Self::Serial)
-    }
 }
 
 const _: () = assert!(size_of::<Affinity>() == 8);
@@ -121,28 +63,17 @@ mod tests {
     const B: ShardId = ShardId(2);
 
     #[test]
-    fn only_ancestors_and_descendants_exclude() {
+    fn an_affinity_covers_itself_and_its_descendants() {
         let stripe = Affinity::Stripe(A, 3, 0);
         for coarse in [Affinity::Serial, Affinity::Volume, Affinity::Names(A), Affinity::File(A, 3)]
         {
-            assert!(coarse.excludes(stripe) && stripe.excludes(coarse));
             assert!(coarse.covers(stripe) && !stripe.covers(coarse));
         }
         let beside =
             [Affinity::Names(B), Affinity::File(A, 2), Affinity::Space, Affinity::Range(0)];
         for other in beside.into_iter().chain([Affinity::Stripe(A, 3, 1)]) {
-            assert!(!other.excludes(stripe), "{other:?}");
+            assert!(!other.covers(stripe) && !stripe.covers(other), "{other:?}");
         }
-        assert!(stripe.excludes(stripe));
-    }
-
-    #[test]
-    fn the_slow_path_goes_to_the_nearest_common_ancestor() {
-        let stripe = Affinity::Stripe(A, 3, 0);
-        assert_eq!(stripe.covering(Affinity::Stripe(A, 3, 1)), Affinity::File(A, 3));
-        assert_eq!(stripe.covering(Affinity::File(A, 2)), Affinity::Names(A));
-        assert_eq!(stripe.covering(Affinity::Range(7)), Affinity::Volume);
-        assert_eq!(stripe.covering(Affinity::Serial), Affinity::Serial);
-        assert_eq!(Affinity::Names(A).covering(stripe), Affinity::Names(A));
+        assert!(stripe.covers(stripe));
     }
 }

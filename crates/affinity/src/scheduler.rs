@@ -17,12 +17,10 @@
 //! With one thread nothing ever excludes anything, so `next` takes the head at once, and a message
 //! without anything before it need not be queued at all ([`Scheduler::try_run_now`]).
 
-use std::time::Duration;
-
 use warren_base::Full;
 
 use crate::tree::{NodeNo, SERIAL};
-use crate::{Affinity, Counters, Shape};
+use crate::{Affinity, Shape};
 
 /// The end of a chain.
 const NONE: u32 = u32::MAX;
@@ -97,7 +95,6 @@ pub struct Scheduler<M> {
     running: u32,
     /// The number of times that the present head was passed over.
     passed: u32,
-    counters: Counters,
 }
 
 impl<M> Scheduler<M> {
@@ -126,35 +123,7 @@ impl<M> Scheduler<M> {
             tail: NONE,
             running: 0,
             passed: 0,
-            counters: Counters::default(),
         }
-    }
-
-    pub fn shape(&self) -> &Shape {
-        &self.shape
-    }
-
-    /// Messages queued.
-    pub fn len(&self) -> usize {
-        self.queued as usize
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.queued == 0
-    }
-
-    /// Affinities running.
-    pub fn running(&self) -> usize {
-        self.running as usize
-    }
-
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    /// Adds time to the affinity's kind. The driver measures it; this crate has no clock.
-    pub fn charge(&mut self, affinity: Affinity, busy: Duration) {
-        self.counters.of_mut(affinity.kind()).busy += busy;
     }
 
     /// Queues a message. It also serves the slow path: a running handler that needs more submits
@@ -224,7 +193,7 @@ impl<M> Scheduler<M> {
             return false;
         }
         self.begin_running(at);
-        self.count_message(at);
+        self.nodes[at as usize].ran = 1;
         true
     }
 
@@ -309,9 +278,6 @@ impl<M> Scheduler<M> {
             return;
         }
         self.passed = self.passed.saturating_add(1);
-        if self.passed == self.limits.passes {
-            self.counters.drains += 1;
-        }
     }
 
     fn begin_waiting(&mut self, at: NodeNo) {
@@ -344,10 +310,9 @@ impl<M> Scheduler<M> {
         let node = &mut self.nodes[at as usize];
         node.state = State::Running;
         node.ran = 0;
-        let (parent, kind) = (node.parent, node.affinity.kind());
+        let parent = node.parent;
         self.running += 1;
         self.for_ancestors(parent, |node| node.running_below += 1);
-        self.counters.of_mut(kind).starts += 1;
     }
 
     fn for_ancestors(&mut self, mut up: NodeNo, mut change: impl FnMut(&mut Node)) {
@@ -365,6 +330,7 @@ impl<M> Scheduler<M> {
         if first == NONE {
             return None;
         }
+        node.ran += 1;
         let entry = &mut self.slab[first as usize];
         node.first = entry.next;
         if node.first == NONE {
@@ -374,14 +340,7 @@ impl<M> Scheduler<M> {
         let message = entry.message.take();
         self.free = first;
         self.queued -= 1;
-        self.count_message(at);
         message
-    }
-
-    fn count_message(&mut self, at: NodeNo) {
-        let node = &mut self.nodes[at as usize];
-        node.ran += 1;
-        self.counters.of_mut(node.affinity.kind()).messages += 1;
     }
 
     fn allocate(&mut self, message: M) -> Result<u32, Full<M>> {

@@ -5,12 +5,9 @@
 //! 0 Serial | 1 Volume | 2 Space | ranges ... | names ... | files ... | stripes ...
 //! ```
 
-use warren_base::{Ino, ShardId};
+use warren_base::ShardId;
 
 use crate::Affinity;
-
-/// Bytes of one stripe of a file (Waffinity, section 3).
-pub const STRIPE_BYTES: u64 = 2 << 20;
 
 /// The number of affinities of each kind. More than threads, so that a thread rarely finds no work,
 /// and few enough that the nodes stay in a core's cache.
@@ -39,31 +36,6 @@ impl Shape {
     /// the largest machine that we tune for can work in one shard.
     pub const fn of(shards: u16) -> Self {
         Self { shards, files: 8, stripes: 4, ranges: 64 }
-    }
-
-    /// The affinity of a shard's names.
-    pub fn names(&self, shard: ShardId) -> Affinity {
-        assert!(shard.0 < self.shards, "no such shard");
-        Affinity::Names(shard)
-    }
-
-    /// The affinity of a file's attributes and extents.
-    pub fn file(&self, ino: Ino) -> Affinity {
-        let Affinity::Names(shard) = self.names(ino.shard()) else { unreachable!() };
-        Affinity::File(shard, spread(ino.sequence(), self.files))
-    }
-
-    /// The affinity of a file's bytes around `offset`.
-    pub fn stripe(&self, ino: Ino, offset: u64) -> Affinity {
-        let Affinity::File(shard, file) = self.file(ino) else { unreachable!() };
-        // The inode's number is added, so that the first stripes of small files spread.
-        let stripe = spread(ino.sequence().wrapping_add(offset / STRIPE_BYTES), self.stripes);
-        Affinity::Stripe(shard, file, stripe)
-    }
-
-    /// The affinity of an allocation range.
-    pub fn range(&self, number: u64) -> Affinity {
-        Affinity::Range((number % u64::from(self.ranges)) as u32)
     }
 
     pub(crate) fn check(&self) {
@@ -145,13 +117,6 @@ impl Shape {
     }
 }
 
-/// Spreads consecutive numbers over `count`, a power of two, by their hash (Knuth's multiplier, top
-/// bits).
-fn spread(number: u64, count: u16) -> u16 {
-    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
-    mixed as u16 & (count - 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,21 +130,8 @@ mod tests {
     }
 
     #[test]
-    fn files_and_stripes_spread() {
-        let shape = Shape::of(2);
-        let ino = |sequence| Ino::new(ShardId(1), sequence);
-        let files: std::collections::BTreeSet<_> = (1..200).map(|n| shape.file(ino(n))).collect();
-        assert_eq!(files.len(), usize::from(shape.files));
-        let stripes = (0..200).map(|n| shape.stripe(ino(1), n * STRIPE_BYTES));
-        let stripes: std::collections::BTreeSet<_> = stripes.collect();
-        assert_eq!(stripes.len(), usize::from(shape.stripes));
-        assert!(stripes.iter().all(|stripe| shape.file(ino(1)).covers(*stripe)));
-        assert_eq!(shape.stripe(ino(1), 0), shape.stripe(ino(1), STRIPE_BYTES - 1));
-    }
-
-    #[test]
     #[should_panic(expected = "no such shard")]
     fn a_shard_outside_the_shape_is_a_bug() {
-        Shape::of(2).names(ShardId(2));
+        Shape::of(2).index(Affinity::Names(ShardId(2)));
     }
 }

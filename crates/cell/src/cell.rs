@@ -4,7 +4,6 @@
 //! executed at once; then every woken task runs, until none is left. A task that has to wait is
 //! parked with the thing that it waits for, and has changed nothing.
 
-use warren_affinity::Counters;
 use warren_proto::Answer;
 
 use crate::caretaker::examine::Examination;
@@ -111,11 +110,6 @@ impl Cell {
     /// messages.
     pub const fn is_ready(&self) -> bool {
         self.shared.fleet.readiness.is_ready()
-    }
-
-    /// The number of runs of each kind of affinity.
-    pub fn affinities(&self) -> &Counters {
-        self.core.shards.counters()
     }
 
     /// The number of replayed log records, of those that the cell was given ([`CellConfig::kept`]).

@@ -8,14 +8,14 @@
 //! A shard that was given up is handed to no task (`give_up.rs`). The cell knows only the chunks
 //! that it has claimed.
 //!
-//! For now one thread runs a cell's tasks, so the scheduler never blocks. Its grants and counts are
-//! those that several threads would need.
+//! For now one thread runs a cell's tasks, so the scheduler never blocks. Its grants are those that
+//! several threads would need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Index;
 
-use warren_affinity::{Affinity, Counters, Lent, Owned, Scheduler, Shape};
+use warren_affinity::{Affinity, Lent, Owned, Scheduler, Shape};
 use warren_base::{Errno, ShardId};
 
 use crate::run::wait::{Stop, Wait};
@@ -270,10 +270,6 @@ impl Shards {
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Shard> {
         self.owned.all_mut(self.running).map(|shard| &mut **shard)
-    }
-
-    pub(crate) fn counters(&self) -> &Counters {
-        self.scheduler.counters()
     }
 }
 
