@@ -220,12 +220,11 @@ impl CellLoop {
     }
 
     fn run(&mut self) -> Result<(), FleetError> {
-        let mut clock = self.clocks.look();
+        let mut now = clock::monotonic();
         let mut idle_since = None;
         while self.stage != Stage::Stopped {
-            let worked = self.turn(clock)?;
-            clock = self.clocks.look();
-            let now = clock.monotonic;
+            let worked;
+            (worked, now) = self.turn(now)?;
             if worked {
                 self.show_processor();
                 idle_since = None;
@@ -242,9 +241,10 @@ impl CellLoop {
             self.count_busy(now);
             self.intake.rest();
             self.park(now)?;
-            clock = self.clocks.look();
-            self.busy_since = clock.monotonic;
-            let slept = clock.monotonic - now;
+            let woken = clock::monotonic();
+            let slept = woken - now;
+            now = woken;
+            self.busy_since = woken;
             self.idling.spin.slept(slept);
             self.vitals.add(Counter::ParkedNs, slept.as_nanos() as u64);
             idle_since = None;
@@ -258,11 +258,15 @@ impl CellLoop {
     }
 
     /// Gathers a bounded amount of all that has arrived and does a part of it. Returns whether
-    /// there was any work.
-    fn turn(&mut self, now: Clock) -> Result<bool, FleetError> {
+    /// there was any work, and the time of the turn. `before`: the time of the last one.
+    ///
+    /// The clock is read behind the look for requests. So a change has no earlier time than one
+    /// that was answered, by any cell, before it was requested.
+    fn turn(&mut self, before: Instant) -> Result<(bool, Instant), FleetError> {
         self.vitals.beat();
+        let mut worked = self.gather(before)?;
+        let now = self.clocks.look();
         self.intake.charge(now.monotonic, &mut self.memory);
-        let mut worked = self.gather(now.monotonic)?;
         let (mut at, end) = (now.monotonic, now.monotonic + TURN);
         for _ in 0..WORK_A_TURN {
             let live = self.core.live_tasks();
@@ -296,7 +300,7 @@ impl CellLoop {
         }
         worked |= self.peers.flush();
         worked |= self.report_suspicions()?;
-        Ok(worked)
+        Ok((worked, now.monotonic))
     }
 
     /// Gathers a bounded amount of new work. Returns whether a message was dropped.

@@ -101,9 +101,8 @@ impl CellLoop {
         self.vitals.park();
         self.vitals.set_spinners(0);
         self.next_look = NextLook::AT_ONCE;
-        let clock = self.clocks.look();
-        let outcome = match self.turn(clock) {
-            Ok(false) => {
+        let outcome = match self.turn(now) {
+            Ok((false, now)) => {
                 let limit = self.wake.map_or(SLEEP_MAX, |at| (at - now).min(SLEEP_MAX));
                 self.sleep(limit.min(self.retry_after()))
             }

@@ -73,9 +73,12 @@ pub(crate) fn spawn<P: 'static, R: 'static>(
     thread::spawn(move || work(&process))
 }
 
+/// The number of steps until an event, and the event.
+type Event = (usize, Box<dyn FnOnce()>);
+
 thread_local! {
-    /// The steps until the event, and the event.
-    static EVENT: RefCell<Option<(usize, Box<dyn FnOnce()>)>> = const { RefCell::new(None) };
+    /// The event that is to come.
+    static EVENT: RefCell<Option<Event>> = const { RefCell::new(None) };
 }
 
 /// A step of the thread. An event that is due comes first.
