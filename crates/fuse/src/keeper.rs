@@ -308,6 +308,7 @@ impl MountKeeper<'_> {
     fn front_ended(&mut self) -> io::Result<Option<End>> {
         let Some(ended) = self.fronts.end_current()? else { return Ok(None) };
         let status = ended.status;
+        // A front ends with success by an order, or because the kernel has closed the connection.
         if status.success() || self.teardown.as_ref().is_some_and(Teardown::is_closing) {
             info!(target: LIFE, "the front ended: {status}");
             return Ok(Some(End::Ended));

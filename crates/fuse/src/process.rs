@@ -25,7 +25,7 @@ use crate::effects::Effects;
 use crate::front::{FrontOptions, PageCaching};
 use crate::front_state::{FrontState, STARTER};
 use crate::notice_threads::NoticeSender;
-use crate::signals::signal_descriptor;
+use crate::signals::block_signals;
 use crate::workers::Workers;
 
 /// The first argument of a front, as `ps` shows it. It counts only if standard input is a link.
@@ -55,6 +55,8 @@ pub(crate) enum FrontOrder {
     WriteBack { inodes: Vec<u64> },
     /// The options of the mount have changed: [`Effects`] as bits.
     Effects { effects: u8 },
+    /// The mount has ended, or its users are cut off: end.
+    End,
 }
 
 impl FrontStart {
@@ -97,7 +99,7 @@ fn serve() -> io::Result<()> {
     slice::shorten();
     record_all();
     // Before there are threads, because they inherit the signal mask.
-    let signals = signal_descriptor()?;
+    block_signals()?;
     let (workers, channel, _row) = start(&mut link)?;
     // If the keeper is gone, the loop below notices.
     let _ = link.send(READY, &[], Wait::No);
@@ -110,7 +112,7 @@ fn serve() -> io::Result<()> {
         });
         let mut keeper = ParentWatch::begin();
         loop {
-            let fds = [signals.as_fd(), closed.as_fd(), link.as_fd()];
+            let fds = [closed.as_fd(), link.as_fd()];
             while !is_ready_within(&fds, keeper.pause()) {
                 if keeper.resume(true) {
                     warn!(target: LIFE, "the mount keeper was stopped; it is resumed");
@@ -122,6 +124,7 @@ fn serve() -> io::Result<()> {
                     Ok(FrontOrder::Effects { effects }) => {
                         workers.set_effects(Effects::from_bits_truncate(effects));
                     }
+                    Ok(FrontOrder::End) => break,
                     Err(_) => {}
                 },
                 _ => break,

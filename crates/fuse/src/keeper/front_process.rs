@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno as Os;
-use rustix::process::{Pid, Signal, pidfd_send_signal};
+use rustix::process::Pid;
 use tracing::info;
 use warren_log::{LIFE, Recorder};
 use warren_proto::Wire;
@@ -134,9 +134,10 @@ impl FrontProcess {
         self.child.id()
     }
 
+    /// Has the front end in order.
     pub(super) fn terminate(&self) {
-        // Fails only if the process has ended.
-        let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
+        // If the front has ended, its pidfd shows that. One that does not read is killed later.
+        let _ = self.link.send(&FrontOrder::End.to_bytes(), &[], Wait::No);
     }
 
     pub(super) fn kill(&mut self) {

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! `Stopped` is final if the keeper does not call `restart_after`. `terminate()` of a front that
-//! serves sends it a signal; it then ends.
+//! serves sends it an order; it then ends.
 //!
 //! A front that was killed, or that has lived for [`LIVED`], is replaced at once. A front that
 //! ended by its own fault soon after its start, or that could not be started for want of processes,
@@ -246,7 +246,7 @@ impl Fronts {
         self.serving()
     }
 
-    /// Ends the current front by a signal, and starts no other one.
+    /// Ends the current front by an order, and starts no other one.
     pub(super) fn terminate(&mut self) {
         match &self.current {
             Current::Serving(front) => front.terminate(),

@@ -36,6 +36,7 @@ const CASES: &[(&str, Case)] = &[
     ("silent_fleet", silent_fleet),
     ("dead_mount", dead_mount),
     ("killed_mount_keeper", killed_mount_keeper),
+    ("signalled_front", signalled_front),
     ("mounted_twice", mounted_twice),
     ("front_that_cannot_start", front_that_cannot_start),
     ("killed_run", killed_run),
@@ -319,6 +320,30 @@ fn killed_mount_keeper(ground: &Ground, cells: u16) -> Result<()> {
     fleet.warren(&["mount"], &[&fleet.pool, &fleet.mounted])?.expect_success("mount")?;
     check_by_path(&fleet.mounted, &log)?;
     fleet.stop_and_check()
+}
+
+/// The signals that end a mount are for its keeper. A front that gets one serves on.
+fn signalled_front(ground: &Ground, cells: u16) -> Result<()> {
+    let fleet = Fleet::start(ground, &format!("signalled-front-{cells}"), "1G", cells)?;
+    let file = fleet.mounted.join("file");
+    let front = one_process(&["warren front"])?;
+    let open = File::create(&file).context("cannot make a file")?;
+    for signal in [Signal::TERM, Signal::HUP, Signal::INT, Signal::USR1] {
+        kill_process(front, signal).context("cannot signal a process")?;
+        let name = format!("{signal:?}");
+        std::fs::write(fleet.mounted.join(&name), &name).context("after a signal")?;
+        let read = std::fs::read_to_string(fleet.mounted.join(&name)).context("after a signal")?;
+        ensure!(read == name, "read {read:?} after {name}");
+    }
+    drop(open);
+    // The next front serves as well.
+    kill_process(front, Signal::KILL).context("cannot kill a process")?;
+    let is_replaced = || Ok(matches!(processes(&["warren front"])[..], [next] if next != front));
+    wait_until("the front is replaced", is_replaced)?;
+    ensure!(file.exists(), "the file of before is gone");
+    kill_process(one_process(&["warren __mount"])?, Signal::TERM).context("cannot signal")?;
+    wait_until("the mount ends", || Ok(!is_mounted(&fleet.mounted)?))?;
+    fleet.stop_mounted()
 }
 
 /// One directory has one mount, by whatever path it is named.
