@@ -178,7 +178,8 @@ impl Fleet {
     }
 
     /// Stops the fleet after a last checkpoint and waits until it is gone. If the fleet refuses the
-    /// stop, it continues to serve, unless it ends with its starter.
+    /// stop, it continues to serve, unless it ends with its starter. A fleet that another process
+    /// has stopped in order has stopped too.
     pub fn stop(mut self) -> Result<(), FleetError> {
         let stopped = control::stop(&self.pool, control::StopOptions::default());
         // Also reaps the keeper; if the stop failed, the closed link stops it.
@@ -192,7 +193,12 @@ impl Fleet {
             }
             Err(error) => {
                 self.end();
-                Err(error)
+                match self.keeper.try_wait() {
+                    Ok(Some(status)) if status.success() && error.kind() == ErrorKind::NoFleet => {
+                        Ok(())
+                    }
+                    _ => Err(error),
+                }
             }
         }
     }
@@ -303,9 +309,37 @@ fn keeper_main() -> Result<(), FleetError> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn a_fleet_that_another_process_has_stopped_is_stopped() {
+        let pool = std::env::temp_dir().join(format!("warren-stopped-{}", std::process::id()));
+        fs::write(&pool, "no fleet serves it").expect("a file");
+        let stop = |script| {
+            let mut keeper = Command::new("sh")
+                .args(["-c", script])
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("a shell");
+            let stdout = keeper.stdout.take().expect("piped");
+            BufReader::new(stdout).read_line(&mut String::new()).expect("it has its traps");
+            let (link, _theirs) = Link::pair().expect("pair");
+            Fleet { keeper, link, pool: pool.clone(), cells: 1, lifetime: Lifetime::Stays }.stop()
+        };
+        // A keeper that still ends gets SIGTERM.
+        let ends_later = "trap 'exit 0' TERM; echo; while :; do sleep 0.01; done";
+        for script in ["trap '' TERM; echo; exit 0", ends_later] {
+            assert!(stop(script).is_ok(), "{script}");
+        }
+        for script in ["echo; exit 1", "echo; kill -KILL $$"] {
+            let error = stop(script).expect_err("it has not ended in order");
+            assert_eq!(error.kind(), ErrorKind::NoFleet, "{script}");
+        }
+        fs::remove_file(&pool).expect("cleanup");
+    }
 
     #[test]
     fn a_stopped_fleet_that_is_not_ready_is_named_and_ended() {
