@@ -9,7 +9,7 @@ use std::fs;
 use std::os::fd::AsFd;
 
 use crate::identity;
-use crate::process::{ROLE_CELL, ROLE_SUPERVISOR};
+use crate::process::{ROLE_CELL, ROLE_KEEPER, ROLE_SUPERVISOR};
 use crate::process_stat::ProcessStat;
 use crate::status::{CellStatus, FleetStatus};
 
@@ -52,6 +52,9 @@ fn parse_line(line: &[u8]) -> (String, Option<u16>) {
 
 /// The role name of a process that serves a mount. Its parent is the client.
 const ROLE_FRONT: &str = "front";
+
+/// The subcommand of a keeper in the foreground.
+const ROLE_SERVE: &str = "serve";
 
 /// Whether a signal or a debugger has stopped the process.
 pub(crate) fn is_stopped(pid: u32) -> bool {
@@ -99,10 +102,22 @@ impl Silence {
         let listener = identity::of_peer(socket).ok();
         let pid = listener.and_then(|listener| u32::try_from(listener.pid).ok());
         // 0 means that it is in an invisible process namespace.
-        let supervisor = pid.filter(|&pid| pid > 0).and_then(Process::of);
-        let is_supervisor = |process: &Process| process.role == ROLE_SUPERVISOR;
-        let Some(supervisor) = supervisor.filter(is_supervisor) else { return Self::default() };
+        pid.filter(|&pid| pid > 0).map(Self::of_listener).unwrap_or_default()
+    }
+
+    /// For the fleet whose supervisor is, or was, this process.
+    fn of_listener(pid: u32) -> Self {
+        let Some(supervisor) = Process::of(pid) else { return Self::default() };
         let keeper = Process::of(supervisor.stat.parent);
+        if supervisor.stat.is_gone() {
+            // It has no command line any more. Its keeper, which holds the socket, may be stopped
+            // and so has not replaced it.
+            let keeper = keeper.filter(|it| [ROLE_KEEPER, ROLE_SERVE].contains(&it.role.as_str()));
+            return keeper.map(|keeper| Self::of_keeper(keeper.pid)).unwrap_or_default();
+        }
+        if supervisor.role != ROLE_SUPERVISOR {
+            return Self::default();
+        }
         let children = keeper.as_ref().map(Process::children).unwrap_or_default();
         let cells = children.into_iter().filter(|process| process.role == ROLE_CELL).collect();
         Self { supervisor: Some(supervisor), keeper, cells, mount: Vec::new() }
@@ -208,6 +223,8 @@ impl fmt::Display for Silence {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
     use std::time::Duration;
 
     use super::*;
@@ -217,6 +234,37 @@ mod tests {
         assert_eq!(parse_line(b"warren\0cell\x003\0pool\0"), ("cell".into(), Some(3)));
         assert_eq!(parse_line(b"warren\0supervisor\0pool\0"), ("supervisor".into(), None));
         assert_eq!(parse_line(b""), (String::new(), None));
+    }
+
+    #[test]
+    fn a_stopped_keeper_of_a_dead_supervisor_is_named() {
+        let place = std::env::temp_dir().join(format!("warren-silence-{}", std::process::id()));
+        fs::create_dir(&place).expect("a directory");
+        // A shell whose first argument is the role. Its child ends when it cannot be reaped.
+        let child = "until grep -q '^State:.T' /proc/$PPID/status; do sleep 0.01; done";
+        let script = format!("sh -c \"{}\" & echo $!; kill -STOP $$", child.replace('$', "\\$"));
+        fs::write(place.join(ROLE_KEEPER), script).expect("a script");
+        let mut keeper = Command::new("sh")
+            .arg(ROLE_KEEPER)
+            .current_dir(&place)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell");
+        let mut line = String::new();
+        let stdout = keeper.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("its child");
+        let supervisor = line.trim().parse().expect("a number");
+        let is_so = |pid, is: fn(ProcessStat) -> bool| ProcessStat::of(pid).is_some_and(is);
+        while !is_so(supervisor, ProcessStat::is_gone) || !is_stopped(keeper.id()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let silence = Silence::of_listener(supervisor).to_string();
+        let pid = keeper.id();
+        keeper.kill().expect("not reaped yet");
+        keeper.wait().expect("its end");
+        fs::remove_dir_all(&place).expect("cleanup");
+        assert_eq!(silence, format!("its keeper is stopped; go on with `kill -CONT {pid}`"));
     }
 
     #[test]
