@@ -11,6 +11,13 @@ pub enum DeviceError {
     NotFound(PathBuf),
     #[error("{}: permission denied; run as its owner or as root", .0.display())]
     Denied(PathBuf),
+    /// EPERM of a file's open, which its owner and root get, too.
+    #[error(
+        "{}: not permitted, also to root; `lsattr` shows a file that is immutable or append-only, \
+         allow changes with `chattr -i -a`",
+        .0.display()
+    )]
+    Immutable(PathBuf),
     #[error("{}: in use; unmount it, or stop its fleet with `warren stop`", .0.display())]
     Busy(PathBuf),
     #[error("{}: read-only; make the device or its file system writable", .0.display())]
@@ -43,7 +50,8 @@ impl DeviceError {
         let path = path.to_owned();
         match errno {
             Errno::NOENT | Errno::NXIO | Errno::NODEV | Errno::NOTDIR => Self::NotFound(path),
-            Errno::ACCESS | Errno::PERM => Self::Denied(path),
+            Errno::ACCESS => Self::Denied(path),
+            Errno::PERM => Self::Immutable(path),
             Errno::BUSY | Errno::AGAIN | Errno::TXTBSY => Self::Busy(path),
             Errno::ROFS => Self::ReadOnly(path),
             Errno::EXIST => Self::Exists(path),

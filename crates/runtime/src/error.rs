@@ -190,7 +190,9 @@ impl FleetError {
 fn kind_of_device(error: &DeviceError) -> ErrorKind {
     match error {
         DeviceError::NotFound(_) => ErrorKind::NotFound,
-        DeviceError::Denied(_) | DeviceError::ReadOnly(_) => ErrorKind::Permission,
+        DeviceError::Denied(_) | DeviceError::Immutable(_) | DeviceError::ReadOnly(_) => {
+            ErrorKind::Permission
+        }
         DeviceError::Busy(_) => ErrorKind::PoolInUse,
         DeviceError::WrongKind(_) | DeviceError::TooShort(_) => ErrorKind::BadPool,
         _ => ErrorKind::Other,
@@ -218,6 +220,13 @@ mod tests {
         let reported = FleetError::reported(kind, &line);
         assert_eq!(reported.exit_code(), error.exit_code());
         assert_eq!(reported.to_string(), error.to_string());
+    }
+
+    #[test]
+    fn an_immutable_pool_is_named_with_the_remedy() {
+        let error = FleetError::Device(DeviceError::Immutable("/pool".into()));
+        assert_eq!(error.kind(), ErrorKind::Permission);
+        assert!(error.to_string().ends_with("`chattr -i -a`"), "{error}");
     }
 
     #[test]
