@@ -18,9 +18,9 @@ const CODE_NO_READER: i32 = 128 + 13;
 /// The code of a failure without a code of its own.
 const CODE_NOT_WRITTEN: i32 = 1;
 
-/// Prints a line like `println!`, but never panics.
+/// Prints one line like `println!`, but never panics. A line end in a name is escaped, too.
 macro_rules! say {
-    ($($word:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($word)*))) };
+    ($($word:tt)*) => { $crate::output::print_line(format_args!($($word)*)) };
 }
 pub(crate) use say;
 
@@ -28,8 +28,18 @@ pub(crate) use say;
 /// `, `\u{1b}` and so on.
 pub(crate) use warren_log::escaped as printable;
 
-/// Prints lines and escapes everything else that is unsafe ([`printable`]). If the text cannot be
-/// printed the process ends, because its result cannot be read.
+/// Prints one line and escapes everything in it that is unsafe ([`printable`]), as [`print`] does.
+pub(crate) fn print_line(text: fmt::Arguments<'_>) {
+    print_raw(&line_of(text));
+}
+
+fn line_of(text: fmt::Arguments<'_>) -> String {
+    format!("{}\n", printable(&text.to_string()))
+}
+
+/// Prints lines and escapes everything else that is unsafe ([`printable`]). Names in the text must
+/// be escaped already, because they may contain line ends. If the text cannot be printed the
+/// process ends, because its result cannot be read.
 pub(crate) fn print(text: fmt::Arguments<'_>) {
     let text = text.to_string();
     let lines: Vec<Cow<'_, str>> = text.split('\n').map(printable).collect();
@@ -79,5 +89,6 @@ mod tests {
         assert_eq!(printable("/data/pool \u{e4}\u{4e2d}"), "/data/pool \u{e4}\u{4e2d}");
         let name = "a\n\u{1b}[2J\u{9b}x\u{7f}\u{202e}\u{2066}";
         assert_eq!(printable(name), "a\\n\\u{1b}[2J\\u{9b}x\\u{7f}\\u{202e}\\u{2066}");
+        assert_eq!(line_of(format_args!("{}: sound", "po\nol")), "po\\nol: sound\n");
     }
 }

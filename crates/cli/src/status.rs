@@ -88,7 +88,7 @@ fn describe(fleet: &FleetStatus) -> String {
     }
     for client in &fleet.clients {
         let kind = if client.front { "mount" } else { "client" };
-        let at = client.mounted.iter().map(|at| format!(", on {}", at.escape_debug()));
+        let at = client.mounted.iter().map(|at| format!(", on {}", printable(at)));
         let mut at: String = at.collect();
         if !client.options.is_empty() {
             let _ = write!(at, " ({})", printable(&client.options.join(",")));
@@ -312,9 +312,10 @@ mod tests {
             mounted: mounted.map(str::to_owned),
             ..ClientStatus::default()
         };
-        let clients = vec![client(None), client(Some("/mnt/a\n"))];
+        let clients = vec![client(None), client(Some("/mnt/it's \"a\"\n"))];
         let text = describe(&FleetStatus { clients, ..FleetStatus::default() });
-        assert!(text.ends_with("client 0: pid 0, uid 0\n  mount 0: pid 0, uid 0, on /mnt/a\\n\n"));
+        let end = "client 0: pid 0, uid 0\n  mount 0: pid 0, uid 0, on /mnt/it's \"a\"\\n\n";
+        assert!(text.ends_with(end), "{text}");
     }
 
     #[test]
