@@ -365,6 +365,14 @@ impl MountKeeper<'_> {
         // aborted, where that is possible.
         self.mount.abort();
         self.fronts.kill_current();
+        if self.ready.is_some() {
+            // No program was told of it, so none can continue in the directory below. `why` is the
+            // cause of the failure.
+            let _ = self.mount.unmount();
+            return Err(io::Error::other(format!(
+                "{why}, and it was not served yet; mount it again"
+            )));
+        }
         let dir = self.mount.dir().display();
         Err(io::Error::other(format!("{why}; it is a dead mount until `warren umount {dir}`")))
     }
