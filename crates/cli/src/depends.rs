@@ -77,6 +77,7 @@ fn of_path(
     let around = mounts.iter().rev().filter(|mount| resolved.starts_with(&mount.at));
     let mount = around.max_by_key(|mount| mount.at.as_os_str().len());
     let Some(mount) = mount.filter(|mount| mount.is_ours) else {
+        fs::symlink_metadata(&resolved).map_err(|error| Failure::io(path, "look at it", &error))?;
         let line = format!("{}: in no mount of Warren's; see `warren status`", path.display());
         return Err(Failure::new(CODE_FAILURE, line));
     };
@@ -204,6 +205,14 @@ mod tests {
             places: PlaceStatus { shard_cells: vec![0, 1, 0, 1], dense_inos },
             ..FleetStatus::default()
         }
+    }
+
+    #[test]
+    fn a_path_that_does_not_exist_is_named_as_such() {
+        let of = |path| of_path(Path::new(path), &[], &mut BTreeMap::new()).err();
+        let missing = of("/no/such/file").expect("no mount");
+        assert_eq!(missing.code(), CODE_NOT_FOUND, "{missing}");
+        assert_eq!(of("/").map(|failure| failure.code()), Some(CODE_FAILURE));
     }
 
     #[test]

@@ -265,7 +265,8 @@ impl FleetWords {
             "cells" => {
                 let cells = value.parse().ok();
                 let cells = cells.filter(|cells| crate::arguments::CELLS.contains(cells));
-                self.cells = Some(cells.ok_or("give a number from 1 to 64")?);
+                self.cells =
+                    Some(cells.ok_or("no number from 1 to 64; give one, or leave it out")?);
             }
             "cache" => self.cache = Some(size::parse(value)?),
             "clients" => self.clients = Some(clients::parse(value)?),
@@ -349,6 +350,9 @@ mod tests {
         {
             assert!(MountWords::parse(list, Unknown::Refused).is_err(), "{list}");
         }
+        let failure = MountWords::parse("cells=99", Unknown::Refused).expect_err("too many");
+        let line = "-o cells=99: no number from 1 to 64; give one, or leave it out";
+        assert_eq!(failure.to_string(), line);
     }
 
     #[test]
