@@ -42,6 +42,10 @@ const REPORT_MAX: Duration = Duration::from_secs(60);
 /// The time in which a killed process must end.
 const END_WAIT: Duration = Duration::from_secs(5);
 
+/// The interval between two looks for an interrupt. A signal does not end a wait that has not begun
+/// yet.
+const INTERRUPT_POLL: Duration = Duration::from_millis(50);
+
 /// Whether a mount ends with the process that started it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Tie {
@@ -179,13 +183,15 @@ pub(crate) struct MountProcess {
     process: Child,
 }
 
-/// Starts the process of a mount and waits until the mount is there.
+/// Starts the process of a mount and waits until the mount is there. The process is ended, and the
+/// mount removed, if `is_interrupted` becomes true before.
 pub(crate) fn start(
     pool: &Path,
     directory: &Path,
     words: &MountWords,
     log: &Target,
     tie: Tie,
+    is_interrupted: &dyn Fn() -> bool,
 ) -> Result<MountProcess, Failure> {
     let lost = |error: std::io::Error| Failure::io(directory, "mount it", &error);
     let mut command = Command::new("/proc/self/exe");
@@ -211,31 +217,44 @@ pub(crate) fn start(
         let (at, seconds) = (directory.display(), PATIENCE.as_secs());
         warren_log::say(&format!("{at}: not mounted within {seconds} s: {what}"));
     };
-    let Some(line) = report_within(&mut process, REPORT_MAX, say_slow).map_err(lost)? else {
-        return Err(end_unready(process, directory));
-    };
+    let line = report_within(&mut process, REPORT_MAX, is_interrupted, say_slow).map_err(lost)?;
+    let Some(line) = line else { return Err(end_unready(process, pool, directory)) };
     if line == READY {
         return Ok(MountProcess { process });
     }
     process.wait().map_err(lost)?;
+    if line.is_empty() {
+        // It was killed, perhaps after it had mounted.
+        detach_own(pool, directory);
+    }
     Err(parse_failure(line.trim_end(), directory))
 }
 
+/// Removes a mount of the pool that its process could not report. There is none if the process has
+/// not come so far.
+fn detach_own(pool: &Path, directory: &Path) {
+    if crate::unmount::mounted_at(directory).is_ok_and(|left| left.source == pool) {
+        let _unmounted = crate::unmount::unmount(directory, UnmountFlags::DETACH);
+    }
+}
+
 /// The line that the process reports, empty if it has ended without one. `None` if it does not
-/// report in time. `say_slow` gets its number if that takes more than [`PATIENCE`].
+/// report in time or before an interrupt. `say_slow` gets its number if that takes more than
+/// [`PATIENCE`].
 fn report_within(
     process: &mut Child,
     limit: Duration,
+    is_interrupted: &dyn Fn() -> bool,
     say_slow: impl FnOnce(u32),
 ) -> std::io::Result<Option<String>> {
     let mut line = String::new();
     if let Some(stdout) = process.stdout.take() {
         let deadline = Instant::now() + limit;
-        let mut has_reported = is_readable_within(&stdout, limit.min(PATIENCE))?;
-        if !has_reported && limit > PATIENCE {
+        let is_readable = |limit| is_readable_unless(is_interrupted, &stdout, limit);
+        let mut has_reported = is_readable(limit.min(PATIENCE))?;
+        if !has_reported && limit > PATIENCE && !is_interrupted() {
             say_slow(process.id());
-            let left = deadline.saturating_duration_since(Instant::now());
-            has_reported = is_readable_within(&stdout, left)?;
+            has_reported = is_readable(deadline.saturating_duration_since(Instant::now()))?;
         }
         if !has_reported {
             return Ok(None);
@@ -243,6 +262,24 @@ fn report_within(
         BufReader::new(stdout).read_line(&mut line)?;
     }
     Ok(Some(line))
+}
+
+/// The same as [`is_readable_within`], and false soon after an interrupt.
+fn is_readable_unless(
+    is_interrupted: &dyn Fn() -> bool,
+    fd: &impl AsFd,
+    limit: Duration,
+) -> std::io::Result<bool> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if is_readable_within(fd, left.min(INTERRUPT_POLL))? {
+            return Ok(true);
+        }
+        if left.is_zero() || is_interrupted() {
+            return Ok(false);
+        }
+    }
 }
 
 /// Whether the descriptor is readable, or closed by its peer, within this time. The guard of `run`
@@ -261,7 +298,7 @@ pub(crate) fn is_readable_within(fd: &impl AsFd, limit: Duration) -> std::io::Re
 
 /// Ends a mount keeper that does not report, its front, and its mount if it has one. Its front may
 /// be stopped and so would not end by itself.
-fn end_unready(mut process: Child, directory: &Path) -> Failure {
+fn end_unready(mut process: Child, pool: &Path, directory: &Path) -> Failure {
     let pid = process.id();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();
@@ -277,8 +314,7 @@ fn end_unready(mut process: Child, directory: &Path) -> Failure {
     for child in &children {
         let _ended = pidfd_send_signal(child, Signal::KILL);
     }
-    // There is no mount if the process has not come so far.
-    let _unmounted = crate::unmount::unmount(directory, UnmountFlags::DETACH);
+    detach_own(pool, directory);
     let ended = own.as_ref().map(|own| is_readable_within(own, END_WAIT));
     let has_ended = ended.is_some_and(|ended| ended.unwrap_or(false));
     if has_ended {
@@ -362,9 +398,9 @@ mod tests {
         let mut stderr = BufReader::new(process.stderr.take().expect("piped"));
         stderr.read_line(&mut child).expect("its child");
         let limit = Duration::from_millis(1);
-        assert_eq!(report_within(&mut process, limit, |_| ()).expect("a poll"), None);
+        assert_eq!(report_within(&mut process, limit, &|| false, |_| ()).expect("a poll"), None);
         let pid = process.id();
-        let failure = end_unready(process, Path::new("/nonexistent"));
+        let failure = end_unready(process, Path::new("/pool"), Path::new("/nonexistent"));
         let line = failure.to_string();
         assert_eq!(failure.code(), CODE_FAILURE);
         assert!(line.contains(&format!("process {pid})")) && line.ends_with("try again"), "{line}");
@@ -381,7 +417,7 @@ mod tests {
             let mut process =
                 Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().expect("sh");
             let limit = Duration::from_secs(20);
-            let line = report_within(&mut process, limit, |_| ()).expect("a poll");
+            let line = report_within(&mut process, limit, &|| false, |_| ()).expect("a poll");
             assert_eq!(line.as_deref(), Some(report));
             process.wait().expect("its end");
         }
@@ -396,7 +432,7 @@ mod tests {
         let reported = |script, limit| {
             let mut process =
                 Command::new("sh").args(["-c", script]).stdout(Stdio::piped()).spawn().expect("sh");
-            let report = report_within(&mut process, limit, |_| ());
+            let report = report_within(&mut process, limit, &|| false, |_| ());
             process.kill().expect("not reaped yet");
             process.wait().expect("its end");
             report.expect("no error")
@@ -424,10 +460,23 @@ mod tests {
             .spawn()
             .expect("sh");
         let mut said = None;
-        let line = report_within(&mut process, Duration::from_secs(20), |pid| said = Some(pid));
+        let limit = Duration::from_secs(20);
+        let line = report_within(&mut process, limit, &|| false, |pid| said = Some(pid));
         assert_eq!(line.expect("a poll").as_deref(), Some(READY));
         assert_eq!(said, Some(process.id()));
         process.wait().expect("its end");
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_wait_for_a_report() {
+        let mut process =
+            Command::new("sleep").arg("1000").stdout(Stdio::piped()).spawn().expect("sleep");
+        let begun = Instant::now();
+        let line = report_within(&mut process, REPORT_MAX, &|| true, |_| panic!("it is no wait"));
+        process.kill().expect("not reaped yet");
+        process.wait().expect("its end");
+        assert_eq!(line.expect("a poll"), None);
+        assert!(begun.elapsed() < REPORT_MAX / 2);
     }
 
     #[test]

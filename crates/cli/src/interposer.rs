@@ -1,9 +1,11 @@
 //! The library that `warren run` loads into its command, so that calls by path need no kernel.
 
 use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::OFlags;
 use warren_runtime::interposer;
 
 use crate::arguments::Interpose;
@@ -49,7 +51,9 @@ impl Variables {
 /// The absolute path of the file, which is made if it does not exist. Processes append to it.
 fn make_report(path: &Path) -> Result<PathBuf, Failure> {
     let failed = |error| Failure::io(path, "write a report to it", &error);
-    File::options().create(true).append(true).open(path).map_err(failed)?;
+    // An open of a FIFO without a reader fails at once instead of waiting for one.
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    File::options().create(true).append(true).custom_flags(flags).open(path).map_err(failed)?;
     std::path::absolute(path).map_err(failed)
 }
 
@@ -65,6 +69,9 @@ mod tests {
         std::fs::write(&path, "kept").expect("written");
         make_report(&path).expect("an old file");
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "kept");
+        std::fs::remove_file(&path).expect("cleanup");
+        let made = Command::new("mkfifo").arg(&path).status().expect("mkfifo");
+        assert!(made.success() && make_report(&path).is_err(), "it has no reader");
         std::fs::remove_file(&path).expect("cleanup");
     }
 }

@@ -68,7 +68,7 @@ pub(crate) fn mount(wish: &Wish<'_>) -> Result<(), Failure> {
         let mounted = if wish.foreground {
             front::serve(&pool, directory, words, &size.log, None)
         } else {
-            front::start(&pool, directory, words, &size.log, Tie::Free).map(drop)
+            front::start(&pool, directory, words, &size.log, Tie::Free, &|| false).map(drop)
         };
         let Err(failure) = mounted else {
             started.into_iter().for_each(Fleet::detach);
@@ -99,7 +99,7 @@ fn sized(size: FleetSize, words: &FleetWords) -> FleetSize {
 }
 
 /// Checked before a fleet is started for the mount.
-fn check_mount_point(directory: &Path) -> Result<(), Failure> {
+pub(crate) fn check_mount_point(directory: &Path) -> Result<(), Failure> {
     let checked = warren_fuse::check_mount_point(directory);
     let checked = checked.and_then(|directory| warren_fuse::check_unmounted(&directory));
     checked.map_err(|error| front::mount_failure(&error))

@@ -11,10 +11,15 @@
 //! started it and nothing else is mounted from it, remove the directory that was made. The exit
 //! code is the command's.
 //!
+//! The command begins in the pool or not at all ([`place`]). A signal that comes before it ends the
+//! run as soon as what is in progress can be undone.
+//!
 //! The guard survives a kill of `warren run` or of its process group. It then kills the command and
 //! all its descendants, and continues as above: if the mount went first, they would write into the
 //! directory below. It finds all descendants because it is a subreaper: processes that lose their
 //! parents become its children.
+
+mod place;
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -24,6 +29,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -31,23 +38,27 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpgid, getpgrp, getppid, kill_process, pidfd_send_signal,
-    set_child_subreaper, test_kill_process, waitpid,
+    Pid, Signal, WaitOptions, getppid, kill_process, pidfd_send_signal, set_child_subreaper,
+    test_kill_process, waitpid,
 };
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use warren_fsck::{Options, ReadError};
 use warren_runtime::process::open_pidfd;
 use warren_runtime::{Blocks, ClientStatus, ErrorKind, Fleet, OfflinePool, Purpose};
 
 use crate::arguments::{Arguments, Run, Task};
-use crate::failure::{CODE_CANNOT_EXECUTE, CODE_FAILURE, CODE_NO_COMMAND, CODE_USAGE, Failure};
+use crate::failure::{
+    CODE_CANNOT_EXECUTE, CODE_FAILURE, CODE_NO_COMMAND, CODE_NO_FLEET, CODE_USAGE, Failure,
+};
 use crate::front::{self, MountProcess, Tie};
 use crate::interposer::Variables;
 use crate::mkfs::{self, Wish};
 use crate::mount;
 use crate::mount_options::MountWords;
 use crate::{serve, size, unmount};
+use place::{MountPlace, MountRoot, ended_early};
 
 /// Size of the default pool. The file is sparse and grows as it is used.
 const DEFAULT_POOL_BYTES: u64 = 64 << 30;
@@ -134,15 +145,19 @@ pub(crate) fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
 fn guard(starter: Pid, arguments: &Run) -> Result<ExitCode, Failure> {
     let failed =
         |os: io::Error| Failure::new(CODE_FAILURE, format!("cannot guard the command: {os}"));
+    // A stop that is refused names it, because it keeps the mount busy.
+    let _named = rustix::thread::set_name(c"warren-run");
     let starter = Starter::of(starter).map_err(failed)?;
     set_child_subreaper(Some(rustix::process::getpid())).map_err(|os| failed(os.into()))?;
     let signals = catch(&[&PASSED_ON[..], &[SIGCHLD]].concat())?;
+    let interrupt = Interrupt::catch().map_err(failed)?;
     let pool = match &arguments.pool {
         Some(pool) => Pool { path: mount::absolute(pool)?, made: false },
         None => default_pool(arguments.size)?,
     };
     let mut own_front = None;
-    let served = serve_and_run(&pool.path, arguments, (starter, signals), &mut own_front);
+    let served =
+        serve_and_run(&pool.path, arguments, (starter, signals, interrupt), &mut own_front);
     if pool.made && own_front.is_none() {
         remove_unused(&pool.path);
     }
@@ -154,14 +169,15 @@ fn guard(starter: Pid, arguments: &Run) -> Result<ExitCode, Failure> {
 fn serve_and_run(
     pool: &Path,
     arguments: &Run,
-    (starter, signals): (Starter, Signals),
+    (starter, signals, interrupt): (Starter, Signals, Interrupt),
     own_front: &mut Option<u32>,
 ) -> Result<ExitCode, Failure> {
     let options = serve::options(pool, &arguments.fleet)?;
+    let place = MountPlace::choose(arguments.mount.as_deref())?;
     let fleet = mount::ensure_fleet(&options, &arguments.fleet)?;
     let keeper = fleet.as_ref().map(Fleet::keeper_pid);
-    let guarded = Guarded { starter, signals, own: Vec::from_iter(keeper) };
-    let outcome = run_mounted(pool, arguments, guarded, own_front);
+    let guarded = Guarded { starter, signals, interrupt, own: Vec::from_iter(keeper) };
+    let outcome = run_mounted(pool, place, arguments, guarded, own_front);
     let stopped = fleet.map_or(Ok(()), |fleet| stop_unless_shared(pool, fleet, *own_front));
     let code = outcome?;
     match stopped {
@@ -178,7 +194,8 @@ fn serve_and_run(
 struct Starter {
     pidfd: OwnedFd,
     /// Its process group, which the command joins so that it receives the terminal's signals, too.
-    group: Pid,
+    /// `None` if a process outside this process namespace leads it.
+    group: Option<Pid>,
 }
 
 impl Starter {
@@ -188,7 +205,8 @@ impl Starter {
         if getppid() != Some(pid) {
             return Err(Errno::SRCH.into());
         }
-        Ok(Self { pidfd, group: getpgid(Some(pid))? })
+        let group = stat_field(pid.as_raw_pid().unsigned_abs(), STAT_GROUP);
+        Ok(Self { pidfd, group: group.and_then(Pid::from_raw) })
     }
 }
 
@@ -196,8 +214,29 @@ impl Starter {
 struct Guarded {
     starter: Starter,
     signals: Signals,
+    interrupt: Interrupt,
     /// Children that do not belong to the command.
     own: Vec<u32>,
+}
+
+/// A signal that ends the run before its command has started. Later the command gets it.
+struct Interrupt(Arc<AtomicUsize>);
+
+impl Interrupt {
+    fn catch() -> io::Result<Self> {
+        let number = Arc::new(AtomicUsize::new(0));
+        for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+            flag::register_usize(signal, Arc::clone(&number), signal.unsigned_abs() as usize)?;
+        }
+        Ok(Self(number))
+    }
+
+    /// The failure of the run, if there was such a signal. Its exit code is that of a shell.
+    fn failure(&self) -> Option<Failure> {
+        let number = u8::try_from(self.0.load(Ordering::SeqCst)).ok().filter(|&it| it > 0)?;
+        let line = format!("ended by signal {number} before the command could start");
+        Some(Failure::new(128 + number, line))
+    }
 }
 
 fn catch(signals: &[i32]) -> Result<Signals, Failure> {
@@ -208,19 +247,31 @@ fn catch(signals: &[i32]) -> Result<Signals, Failure> {
 /// Mounts, runs the command, unmounts. `own_front` becomes the process that served the mount.
 fn run_mounted(
     pool: &Path,
+    place: MountPlace,
     arguments: &Run,
     mut guarded: Guarded,
     own_front: &mut Option<u32>,
 ) -> Result<ExitCode, Failure> {
     let variables = Variables::prepare(&arguments.interpose)?;
-    let place = MountPlace::choose(arguments.mount.as_deref())?;
     let words = MountWords::new().with_powers(arguments.powers);
-    let front = front::start(pool, &place.path, &words, &arguments.fleet.log, Tie::Tied)?;
+    let interrupt = &guarded.interrupt;
+    let is_interrupted = || interrupt.failure().is_some();
+    let log = &arguments.fleet.log;
+    let front = front::start(pool, &place.path, &words, log, Tie::Tied, &is_interrupted);
+    let front = front.map_err(|failure| match interrupt.failure() {
+        Some(interrupted) => interrupted,
+        None if failure.code() == CODE_NO_FLEET => ended_early(pool),
+        None => failure,
+    })?;
     *own_front = Some(front.pid());
     guarded.own.extend(*own_front);
-    let ran = run_command(arguments, &place.path, &variables, guarded);
+    let (mount, ran) = match MountRoot::open(pool, &place.path) {
+        // The root is closed when the command has ended, because it keeps the mount busy.
+        Ok(root) => (Some(root.mount), run_command(arguments, &root, &variables, guarded)),
+        Err(failure) => (None, Err(failure)),
+    };
     let mut unmounted = MountProcess::unmount(front);
-    if unmount::mounted_at(&place.path).is_ok_and(|left| left.source == pool) {
+    if unmount::mounted_at(&place.path).is_ok_and(|left| Some(left.id) == mount) {
         // Its process was killed, or its fleet.
         unmounted = unmount::unmount(&place.path, UnmountFlags::DETACH);
     }
@@ -230,53 +281,17 @@ fn run_mounted(
     Ok(code)
 }
 
-/// The mount point. A directory that was made for it is removed again.
-struct MountPlace {
-    path: PathBuf,
-    made: bool,
-}
-
-impl MountPlace {
-    fn choose(given: Option<&Path>) -> Result<Self, Failure> {
-        if let Some(given) = given {
-            let path = given.canonicalize().map_err(|e| Failure::io(given, "mount on it", &e))?;
-            return Ok(Self { path, made: false });
-        }
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-        let usable = runtime.filter(|path| path.is_absolute() && path.is_dir());
-        let parent = usable.unwrap_or_else(std::env::temp_dir);
-        let parent = parent.canonicalize().map_err(|e| Failure::io(&parent, "use it", &e))?;
-        Self::make(&parent)
-    }
-
-    /// A part of the name is drawn, so that no other user can take it first in `/tmp`.
-    fn make(parent: &Path) -> Result<Self, Failure> {
-        let mut drawn = [0; 8];
-        rustix::rand::getrandom(&mut drawn, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| Failure::new(CODE_FAILURE, format!("no random numbers: {error}")))?;
-        let drawn = u64::from_ne_bytes(drawn);
-        let path = parent.join(format!("warren-run-{}-{drawn:x}", std::process::id()));
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => Ok(Self { path, made: true }),
-            Err(error) => Err(Failure::io(&path, "make it", &error)),
-        }
-    }
-}
-
-impl Drop for MountPlace {
-    fn drop(&mut self) {
-        if self.made {
-            // The directory stays if something is still mounted on it.
-            let _kept = std::fs::remove_dir(&self.path);
-        }
-    }
-}
-
 /// Why a command was not started, with the exit code of a shell. Relative names begin at `root`.
 fn not_started(program: &Path, root: &Path, error: &std::io::Error) -> (u8, String) {
     use std::io::ErrorKind::{NotFound, PermissionDenied};
     let is_path = program.as_os_str().as_encoded_bytes().contains(&b'/');
     match error.kind() {
+        // A program that may not be executed is EACCES.
+        PermissionDenied if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
+            let why = "cannot join the process group of `warren run`, or the system forbids to \
+                       execute it; start `warren run` again";
+            (CODE_CANNOT_EXECUTE, why.to_owned())
+        }
         NotFound if is_path && root.join(program).exists() => {
             let why = "the interpreter that it names does not exist; install it, or name another";
             (CODE_CANNOT_EXECUTE, why.to_owned())
@@ -293,21 +308,25 @@ fn not_started(program: &Path, root: &Path, error: &std::io::Error) -> (u8, Stri
 /// Runs the command until it or `warren run` ends.
 fn run_command(
     arguments: &Run,
-    root: &Path,
+    root: &MountRoot,
     variables: &Variables,
     guarded: Guarded,
 ) -> Result<ExitCode, Failure> {
     let [program, rest @ ..] = arguments.command.as_slice() else {
         return Err(Failure::new(CODE_USAGE, "no command given; see `warren run --help`"));
     };
-    let Guarded { starter, signals, own } = guarded;
+    let Guarded { starter, signals, interrupt, own } = guarded;
+    if let Some(failure) = interrupt.failure() {
+        return Err(failure);
+    }
     let mut command = Command::new(program);
-    command.args(rest).current_dir(root).env(ROOT_VARIABLE, root);
+    command.args(rest).current_dir(root.opened()).env(ROOT_VARIABLE, &root.path);
     variables.set(&mut command);
-    let group = starter.group.as_raw_nonzero().get();
+    // 0 is a group of its own.
+    let group = starter.group.map_or(0, Pid::as_raw_pid);
     let spawned = command.process_group(group).spawn();
     let mut child = spawned.map_err(|error| {
-        let (code, why) = not_started(program.as_ref(), root, &error);
+        let (code, why) = not_started(program.as_ref(), &root.opened(), &error);
         Failure::new(code, format!("{}: {why}", program.to_string_lossy()))
     })?;
     let failed = |error: std::io::Error| {
@@ -315,7 +334,7 @@ fn run_command(
     };
     let handle = open_pidfd(Pid::from_child(&child)).map_err(failed)?;
     let not_reaped = own.iter().copied().chain([child.id()]).collect();
-    guard_command(handle.try_clone().map_err(failed)?, signals, not_reaped);
+    guard_command(handle.try_clone().map_err(failed)?, starter.group, signals, not_reaped);
     let mut ends = [&handle, &starter.pidfd].map(|fd| PollFd::new(fd, PollFlags::IN));
     while poll(&mut ends, None).is_err() {}
     if !ends[0].revents().is_empty() {
@@ -332,15 +351,19 @@ fn run_command(
     Ok(ExitCode::FAILURE)
 }
 
-/// Passes signals on to the command, and reaps orphans that have become children of the guard.
-fn guard_command(command: OwnedFd, mut signals: Signals, not_reaped: Vec<u32>) {
+/// Passes signals on to the command, and reaps orphans that have become children of the guard. The
+/// command is in `group`, so that it receives the signals of the terminal's keys itself.
+fn guard_command(command: OwnedFd, group: Option<Pid>, mut signals: Signals, not_reaped: Vec<u32>) {
     std::thread::spawn(move || {
         for number in signals.forever() {
             if number == SIGCHLD {
                 for pid in children().into_iter().filter(|pid| !not_reaped.contains(pid)) {
                     reap(pid);
                 }
-            } else if let Some(signal) = Signal::from_named_raw(number) {
+                continue;
+            }
+            let from_keys = matches!(number, SIGINT | SIGQUIT) && is_in_foreground(group);
+            if !from_keys && let Some(signal) = Signal::from_named_raw(number) {
                 // It may just have ended.
                 let _gone = pidfd_send_signal(&command, signal);
             }
@@ -378,16 +401,22 @@ fn reap(pid: u32) {
 
 /// Processes whose parent is this one.
 fn children() -> Vec<u32> {
-    let own = std::process::id().to_string();
+    let own = i32::try_from(std::process::id()).ok();
     let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let is_child = |pid: &u32| {
-        let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let stat = String::from_utf8_lossy(&stat);
-        let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        behind_name.split_ascii_whitespace().nth(1) == Some(&own)
-    };
-    numbers.filter(is_child).collect()
+    numbers.filter(|&pid| stat_field(pid, STAT_PARENT) == own).collect()
+}
+
+/// Fields of `/proc/PID/stat` behind the name, which may contain anything.
+const STAT_PARENT: usize = 1;
+const STAT_GROUP: usize = 2;
+
+/// A number that the kernel shows of a process. `None` if it is gone.
+fn stat_field(pid: u32, field: usize) -> Option<i32> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let (_, behind_name) = stat.rsplit_once(')')?;
+    behind_name.split_ascii_whitespace().nth(field)?.parse().ok()
 }
 
 /// The command's exit code, or 128 plus the number of the signal that killed it, as in shells.
@@ -396,13 +425,12 @@ fn exit_code(status: ExitStatus) -> u8 {
     u8::try_from(code).unwrap_or(CODE_FAILURE)
 }
 
-/// Passes signals on to the guard. The command receives those of the terminal's keys itself.
+/// Passes signals on to the guard.
 fn pass_signals_on(guard: &Child, mut signals: Signals) {
     let Ok(pidfd) = open_pidfd(Pid::from_child(guard)) else { return };
     std::thread::spawn(move || {
         for number in signals.forever() {
-            let from_keys = matches!(number, SIGINT | SIGQUIT) && in_foreground();
-            if !from_keys && let Some(signal) = Signal::from_named_raw(number) {
+            if let Some(signal) = Signal::from_named_raw(number) {
                 // It may just have ended.
                 let _gone = pidfd_send_signal(&pidfd, signal);
             }
@@ -410,8 +438,10 @@ fn pass_signals_on(guard: &Child, mut signals: Signals) {
     });
 }
 
-fn in_foreground() -> bool {
-    rustix::termios::tcgetpgrp(std::io::stdin()).is_ok_and(|group| group == getpgrp())
+/// Whether the process group is in the foreground of the terminal.
+fn is_in_foreground(group: Option<Pid>) -> bool {
+    let foreground = rustix::termios::tcgetpgrp(std::io::stdin());
+    foreground.is_ok_and(|foreground| Some(foreground) == group)
 }
 
 /// Stops the fleet that this run started, unless other mounts use it by now. This run's own front
@@ -548,6 +578,17 @@ mod tests {
     }
 
     #[test]
+    fn a_child_is_found_with_its_group() {
+        let mut child = Command::new("sleep").arg("60").process_group(0).spawn().expect("sleep");
+        let found = children();
+        let group = stat_field(child.id(), STAT_GROUP);
+        child.kill().expect("not reaped yet");
+        child.wait().expect("its end");
+        assert!(found.contains(&child.id()), "{found:?}");
+        assert_eq!(group, i32::try_from(child.id()).ok());
+    }
+
+    #[test]
     fn a_guard_that_is_stopped_goes_on() {
         let guard = Command::new("sh")
             .args(["-c", "kill -STOP $$; kill -STOP $$; exit 7"])
@@ -573,20 +614,9 @@ mod tests {
             let (found, why) = of(program, kind);
             assert!(found == code && why.contains(remedy), "{program}: {found}, {why}");
         }
-    }
-
-    #[test]
-    fn no_other_user_can_take_the_mount_point_first() {
-        let parent = std::env::temp_dir().join(format!("warren-places-{}", std::process::id()));
-        std::fs::create_dir(&parent).expect("directory");
-        let taken = parent.join(format!("warren-run-{}", std::process::id()));
-        std::fs::create_dir(&taken).expect("another user's");
-        let places = [(); 2].map(|()| MountPlace::make(&parent).expect("a place"));
-        assert!(places.iter().all(|place| place.path != taken && place.path.is_dir()));
-        assert_ne!(places[0].path, places[1].path);
-        drop(places);
-        std::fs::remove_dir(&taken).expect("cleanup");
-        std::fs::remove_dir(&parent).expect("the places are removed");
+        let error = io::Error::from_raw_os_error(Errno::PERM.raw_os_error());
+        let (code, why) = not_started(Path::new("true"), Path::new("/"), &error);
+        assert!(code == 126 && why.contains("process group") && !why.contains("chmod"), "{why}");
     }
 
     #[test]

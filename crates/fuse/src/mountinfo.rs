@@ -7,11 +7,17 @@
 //! ```
 
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use rustix::fs::{AtFlags, StatxFlags, statx};
+
 use crate::effects::Effects;
+
+/// `STATX_MNT_ID` of `linux/stat.h`.
+const STATX_MNT_ID: StatxFlags = StatxFlags::from_bits_retain(0x1000);
 
 /// The file-system type of Warren's mounts.
 pub const KIND: &str = "fuse.warren";
@@ -52,6 +58,16 @@ pub fn read() -> io::Result<Vec<MountEntry>> {
 /// The mount whose root is the directory. `None` if no mount has it as its root.
 pub fn mount_at<'a>(mounts: &'a [MountEntry], directory: &Path) -> Option<&'a MountEntry> {
     mounts.iter().rev().find(|mount| mount.at == directory)
+}
+
+/// The mount that an open file is on. `None` if it is mounted nowhere any more.
+pub fn mount_of(file: &impl AsFd) -> io::Result<Option<MountEntry>> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let found = statx(file, c"", flags, STATX_MNT_ID)?;
+    if found.stx_mask & STATX_MNT_ID.bits() == 0 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    Ok(read()?.into_iter().find(|mount| u64::from(mount.id) == found.stx_mnt_id))
 }
 
 /// Warren's mount on the directory. The path at its mounting may have been another one, through a
@@ -145,6 +161,14 @@ nonsense
         assert_eq!((ours.owner(), mounts[4].owner()), (Some(0), None));
         assert_eq!(ours.options, ["rw,nosuid", "rw,user_id=0"].map(OsString::from));
         assert_eq!(unescape(b"a\\134040\\9"), Path::new("a\\040\\9"));
+    }
+
+    #[test]
+    fn the_mount_of_an_open_directory_is_found() {
+        let directory = fs::File::open("/proc/self").expect("a directory");
+        let mount = mount_of(&directory).expect("its mount").expect("it is mounted");
+        assert_eq!(mount.at, Path::new("/proc"));
+        assert!(!mount.is_ours);
     }
 
     #[test]

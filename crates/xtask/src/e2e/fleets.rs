@@ -4,11 +4,13 @@ mod dist;
 mod lifecycle;
 mod log;
 mod refusals;
+mod runs;
 
 use crate::e2e::harness::ground::{Ground, Tally};
 
 pub(super) fn run(ground: &Ground, cells: u16, tally: &mut Tally) {
     lifecycle::run(ground, cells, tally);
+    runs::run(ground, cells, tally);
     log::run(ground, cells, tally);
 }
 

@@ -75,6 +75,8 @@ const REFUSALS: &[Refusal] = &[
     ),
     Refusal(&["run", "--pool", "@/missing", "--", "true"], NOT_FOUND, "missing"),
     Refusal(&["run", "--pool", "@/text", "--", "true"], BAD_POOL, "not a"),
+    Refusal(&["run", "--pool", "@/pool", "--mount", "/", "--", "true"], USAGE, "would hide"),
+    Refusal(&["run", "--pool", "@/pool", "--mount", "/proc", "--", "true"], USAGE, "would hide"),
     Refusal(&["fsck", "@/missing"], FSCK_OPERATIONAL, "missing"),
     Refusal(&["fsck", "@/text"], FSCK_OPERATIONAL, "not a"),
     Refusal(&["fsck", "-y", "@/empty"], FSCK_OPERATIONAL, "not a"),
