@@ -182,6 +182,9 @@ fn a_closed_connection_makes_no_room_before_its_client_is_forgotten() {
         place.socket.accepted.get_mut(&number).expect("it is there").identity.uid = STRANGER;
         assert!(place.socket.enter(number, client));
         drop(link);
+        // A child that another test has forked has the descriptor until it executes its program.
+        let accepted = place.socket.accepted[&number].link.link.as_fd();
+        assert_eq!(poll(&mut [PollFd::from_borrowed_fd(accepted, PollFlags::IN)], None), Ok(1));
         assert!(
             matches!(place.socket.receive(number), Some(ConnectionEvent::Hangup(gone)) if gone == client)
         );
