@@ -10,8 +10,9 @@ const DEFINITION: &str = "#define __NR_";
 /// Takes numbers and names from the rows.
 macro_rules! rows {
     ($($number:literal $name:ident $class:tt $care:tt $names:tt $paths:tt $numbers:tt $file:tt
-        $takes:tt;)*) => {
-        pub(super) const ROWS: &[(usize, &str)] = &[$(($number, stringify!($name))),*];
+        $takes:tt;)* plain { $($plain:literal $plain_name:ident,)* }) => {
+        pub(super) const ROWS: &[(usize, &str)] =
+            &[$(($number, stringify!($name)),)* $(($plain, stringify!($plain_name)),)*];
     };
 }
 

@@ -1,4 +1,5 @@
-//! The table of the system calls of x86-64 Linux, one row a call.
+//! The table of the system calls of x86-64 Linux, one row a call. The calls whose rows would be
+//! empty are listed behind the others.
 //!
 //! | column | says | used by |
 //! | --- | --- | --- |
@@ -19,14 +20,15 @@
 /// Makes the table, and the numbers by name, from the rows.
 macro_rules! rows {
     ($($number:literal $name:ident $class:ident $care:tt $names:tt $paths:tt $numbers:ident
-        $file:tt $takes:tt;)*) => {
+        $file:tt $takes:tt;)* plain { $($plain:literal $plain_name:ident,)* }) => {
         /// Numbers of system calls.
         pub(crate) mod nr {
             $(pub(crate) const $name: usize = $number;)*
+            $(pub(crate) const $plain_name: usize = $plain;)*
         }
 
         /// The numbers that have rows.
-        pub(super) const NUMBERS: &[usize] = &[$($number),*];
+        pub(super) const NUMBERS: &[usize] = &[$($number,)* $($plain,)*];
 
         /// The last one is for all other numbers.
         pub(super) static ROWS: [crate::syscalls::Row; crate::syscalls::END + 1] = {
@@ -41,6 +43,7 @@ macro_rules! rows {
                 file: judged!(OnFile $file),
                 takes: judged!(Takes $takes),
             };)*
+            $(rows[nr::$plain_name] = Row::PLAIN;)*
             rows
         };
     };
@@ -67,7 +70,14 @@ mod rows;
 pub(crate) use rows::nr;
 
 /// Numbers from here on have no row.
-pub(crate) const END: usize = rows::NUMBERS[rows::NUMBERS.len() - 1] + 1;
+pub(crate) const END: usize = {
+    let (mut end, mut at) = (0, 0);
+    while at < rows::NUMBERS.len() {
+        end = if rows::NUMBERS[at] < end { end } else { rows::NUMBERS[at] + 1 };
+        at += 1;
+    }
+    end
+};
 
 /// The row of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,13 +93,6 @@ pub(crate) struct Row {
 }
 
 const _: () = assert!(size_of::<Row>() == 8, "a row is one word");
-const _: () = {
-    let mut at = 1;
-    while at < rows::NUMBERS.len() {
-        assert!(rows::NUMBERS[at - 1] < rows::NUMBERS[at], "the rows are ordered by number");
-        at += 1;
-    }
-};
 
 /// The row of the call with this number.
 #[inline]
@@ -100,10 +103,12 @@ pub(crate) fn row(number: usize) -> &'static Row {
 impl Row {
     /// A call of a kernel that is newer than this library may name any descriptor, and do anything
     /// to it.
-    pub(crate) const UNKNOWN: Self = Self {
+    pub(crate) const UNKNOWN: Self = Self { names: Names::Any, ..Self::PLAIN };
+
+    const PLAIN: Self = Self {
         class: Class::Plain,
         care: Care::Nothing,
-        names: Names::Any,
+        names: Names::In(Arguments::NONE),
         paths: Arguments::NONE,
         numbers: Numbers::Other,
         file: OnFile::Nothing,
@@ -407,6 +412,12 @@ mod tests {
         assert_ne!(*row(END - 1), Row::UNKNOWN);
         assert_eq!(Row::UNKNOWN.names, Names::Any);
         assert_ne!(Row::UNKNOWN.numbers, Numbers::Keeps);
+    }
+
+    #[test]
+    fn a_call_has_one_row() {
+        let numbers: std::collections::BTreeSet<_> = rows::NUMBERS.iter().collect();
+        assert_eq!(numbers.len(), rows::NUMBERS.len());
     }
 
     #[test]

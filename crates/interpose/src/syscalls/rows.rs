@@ -1,5 +1,5 @@
-//! The rows of the table, by number (Linux 7.0, `arch/x86/entry/syscalls/syscall_64.tbl`, and the
-//! signatures in `include/linux/syscalls.h`). [`super`] says what the columns mean.
+//! The rows of the table (Linux 7.0, `arch/x86/entry/syscalls/syscall_64.tbl`, and the signatures
+//! in `include/linux/syscalls.h`). [`super`] says what the columns mean.
 
 rows! {
     // number and name           class      care       names    paths numbers file       takes
@@ -29,19 +29,12 @@ rows! {
      23 SELECT                  Sleep      -          Selected -    Other   -          -;
      24 SCHED_YIELD             Wait       -          -        -    Keeps   -          -;
      25 MREMAP                  Plain      Remap      -        -    Keeps   -          -;
-     26 MSYNC                   Plain      -          -        -    Other   -          -;
-     27 MINCORE                 Plain      -          -        -    Other   -          -;
      28 MADVISE                 Plain      Advise     -        -    Keeps   -          -;
-     29 SHMGET                  Plain      -          -        -    Other   -          -;
      30 SHMAT                   Plain      Attach     -        -    Other   -          -;
-     31 SHMCTL                  Plain      -          -        -    Other   -          -;
      32 DUP                     Plain      -          A        -    Gives   Duplicate  -;
      33 DUP2                    Duplicate  -          AB       -    Gives   -          -;
      34 PAUSE                   Sleep      -          -        -    Other   -          -;
      35 NANOSLEEP               Sleep      -          -        -    Other   -          -;
-     36 GETITIMER               Plain      -          -        -    Other   -          -;
-     37 ALARM                   Plain      -          -        -    Other   -          -;
-     38 SETITIMER               Plain      -          -        -    Other   -          -;
      39 GETPID                  Plain      -          -        -    Keeps   -          -;
      40 SENDFILE                Wait       -          AB       -    Other   -          -;
      41 SOCKET                  Plain      -          -        -    Gives   -          -;
@@ -65,16 +58,10 @@ rows! {
      59 EXECVE                  Plain      Exec       -        A    Other   Exec       -;
      60 EXIT                    Plain      Exit       -        -    Other   -          -;
      61 WAIT4                   Sleep      -          -        -    Other   -          -;
-     62 KILL                    Plain      -          -        -    Other   -          -;
-     63 UNAME                   Plain      -          -        -    Other   -          -;
-     64 SEMGET                  Plain      -          -        -    Other   -          -;
      65 SEMOP                   Wait       -          -        -    Other   -          -;
-     66 SEMCTL                  Plain      -          -        -    Other   -          -;
      67 SHMDT                   Plain      Pages      -        -    Other   -          -;
-     68 MSGGET                  Plain      -          -        -    Other   -          -;
      69 MSGSND                  Wait       -          -        -    Other   -          -;
      70 MSGRCV                  Sleep      -          -        -    Other   -          -;
-     71 MSGCTL                  Plain      -          -        -    Other   -          -;
      72 FCNTL                   Fcntl      -          A        -    Gives   Control    -;
      73 FLOCK                   Wait       -          A        -    Other   -          -;
      74 FSYNC                   Plain      -          A        -    Other   Sync       -;
@@ -100,95 +87,40 @@ rows! {
      94 LCHOWN                  Above      -          -        A    Other   -          -;
      95 UMASK                   Umask      -          -        -    Other   -          -;
      96 GETTIMEOFDAY            Plain      -          -        -    Keeps   -          -;
-     97 GETRLIMIT               Plain      -          -        -    Other   -          -;
      98 GETRUSAGE               Plain      -          -        -    Keeps   -          -;
-     99 SYSINFO                 Plain      -          -        -    Other   -          -;
-    100 TIMES                   Plain      -          -        -    Other   -          -;
     101 PTRACE                  Plain      Trace      Any      -    Other   -          -;
     102 GETUID                  Plain      -          -        -    Keeps   -          -;
-    103 SYSLOG                  Plain      -          -        -    Other   -          -;
     104 GETGID                  Plain      -          -        -    Keeps   -          -;
     105 SETUID                  Rights     -          -        -    Other   -          -;
     106 SETGID                  Rights     -          -        -    Other   -          -;
     107 GETEUID                 Plain      -          -        -    Keeps   -          -;
     108 GETEGID                 Plain      -          -        -    Keeps   -          -;
-    109 SETPGID                 Plain      -          -        -    Other   -          -;
-    110 GETPPID                 Plain      -          -        -    Other   -          -;
-    111 GETPGRP                 Plain      -          -        -    Other   -          -;
-    112 SETSID                  Plain      -          -        -    Other   -          -;
     113 SETREUID                Rights     -          -        -    Other   -          -;
     114 SETREGID                Rights     -          -        -    Other   -          -;
-    115 GETGROUPS               Plain      -          -        -    Other   -          -;
     116 SETGROUPS               Rights     -          -        -    Other   -          -;
     117 SETRESUID               Rights     -          -        -    Other   -          -;
-    118 GETRESUID               Plain      -          -        -    Other   -          -;
     119 SETRESGID               Rights     -          -        -    Other   -          -;
-    120 GETRESGID               Plain      -          -        -    Other   -          -;
-    121 GETPGID                 Plain      -          -        -    Other   -          -;
     122 SETFSUID                Rights     -          -        -    Other   -          -;
     123 SETFSGID                Rights     -          -        -    Other   -          -;
-    124 GETSID                  Plain      -          -        -    Other   -          -;
-    125 CAPGET                  Plain      -          -        -    Other   -          -;
     126 CAPSET                  Rights     -          -        -    Other   -          -;
-    127 RT_SIGPENDING           Plain      -          -        -    Other   -          -;
     128 RT_SIGTIMEDWAIT         Sleep      -          -        -    Other   -          -;
-    129 RT_SIGQUEUEINFO         Plain      -          -        -    Other   -          -;
     130 RT_SIGSUSPEND           Sleep      MaskA      -        -    Other   -          -;
     131 SIGALTSTACK             Plain      -          -        -    Keeps   -          -;
     132 UTIME                   Names      -          -        A    Other   -          -;
     133 MKNOD                   Plain      -          -        A    Other   -          -;
     134 USELIB                  Plain      -          -        A    Other   -          -;
-    135 PERSONALITY             Plain      -          -        -    Other   -          -;
-    136 USTAT                   Plain      -          -        -    Other   -          -;
     137 STATFS                  Path       -          -        A    Other   -          -;
     138 FSTATFS                 Plain      -          A        -    Other   StatMount  -;
-    139 SYSFS                   Plain      -          -        -    Other   -          -;
-    140 GETPRIORITY             Plain      -          -        -    Other   -          -;
-    141 SETPRIORITY             Plain      -          -        -    Other   -          -;
-    142 SCHED_SETPARAM          Plain      -          -        -    Other   -          -;
-    143 SCHED_GETPARAM          Plain      -          -        -    Other   -          -;
-    144 SCHED_SETSCHEDULER      Plain      -          -        -    Other   -          -;
-    145 SCHED_GETSCHEDULER      Plain      -          -        -    Other   -          -;
-    146 SCHED_GET_PRIORITY_MAX  Plain      -          -        -    Other   -          -;
-    147 SCHED_GET_PRIORITY_MIN  Plain      -          -        -    Other   -          -;
-    148 SCHED_RR_GET_INTERVAL   Plain      -          -        -    Other   -          -;
-    149 MLOCK                   Plain      -          -        -    Other   -          -;
-    150 MUNLOCK                 Plain      -          -        -    Other   -          -;
-    151 MLOCKALL                Plain      -          -        -    Other   -          -;
-    152 MUNLOCKALL              Plain      -          -        -    Other   -          -;
-    153 VHANGUP                 Plain      -          -        -    Other   -          -;
-    154 MODIFY_LDT              Plain      -          -        -    Other   -          -;
     155 PIVOT_ROOT              Mounts     -          -        AB   Other   -          -;
-    156 _SYSCTL                 Plain      -          -        -    Other   -          -;
     157 PRCTL                   Control    Sandbox    -        -    Other   -          -;
-    158 ARCH_PRCTL              Plain      -          -        -    Other   -          -;
-    159 ADJTIMEX                Plain      -          -        -    Other   -          -;
     160 SETRLIMIT               Limit      -          -        -    Other   -          -;
     161 CHROOT                  Mounts     -          -        A    Other   -          -;
-    162 SYNC                    Plain      -          -        -    Other   -          -;
     163 ACCT                    Plain      -          -        A    Other   -          -;
-    164 SETTIMEOFDAY            Plain      -          -        -    Other   -          -;
     165 MOUNT                   Mounts     -          -        AB   Other   -          -;
     166 UMOUNT2                 Mounts     -          -        A    Other   -          -;
     167 SWAPON                  Plain      -          -        A    Other   -          -;
     168 SWAPOFF                 Plain      -          -        A    Other   -          -;
-    169 REBOOT                  Plain      -          -        -    Other   -          -;
-    170 SETHOSTNAME             Plain      -          -        -    Other   -          -;
-    171 SETDOMAINNAME           Plain      -          -        -    Other   -          -;
-    172 IOPL                    Plain      -          -        -    Other   -          -;
-    173 IOPERM                  Plain      -          -        -    Other   -          -;
-    174 CREATE_MODULE           Plain      -          -        -    Other   -          -;
-    175 INIT_MODULE             Plain      -          -        -    Other   -          -;
-    176 DELETE_MODULE           Plain      -          -        -    Other   -          -;
-    177 GET_KERNEL_SYMS         Plain      -          -        -    Other   -          -;
-    178 QUERY_MODULE            Plain      -          -        -    Other   -          -;
     179 QUOTACTL                Plain      -          -        B    Other   -          -;
-    180 NFSSERVCTL              Plain      -          -        -    Other   -          -;
-    181 GETPMSG                 Plain      -          -        -    Other   -          -;
-    182 PUTPMSG                 Plain      -          -        -    Other   -          -;
-    183 AFS_SYSCALL             Plain      -          -        -    Other   -          -;
-    184 TUXCALL                 Plain      -          -        -    Other   -          -;
-    185 SECURITY                Plain      -          -        -    Other   -          -;
     186 GETTID                  Plain      -          -        -    Keeps   -          -;
     187 READAHEAD               Plain      -          A        -    Other   ReadAhead  -;
     188 SETXATTR                Above      -          -        A    Other   -          Lists;
@@ -203,63 +135,29 @@ rows! {
     197 REMOVEXATTR             Above      -          -        A    Other   -          -;
     198 LREMOVEXATTR            Above      -          -        A    Other   -          -;
     199 FREMOVEXATTR            Above      -          A        -    Other   -          -;
-    200 TKILL                   Plain      -          -        -    Other   -          -;
-    201 TIME                    Plain      -          -        -    Other   -          -;
     202 FUTEX                   Wait       -          -        -    Other   -          -;
-    203 SCHED_SETAFFINITY       Plain      -          -        -    Other   -          -;
-    204 SCHED_GETAFFINITY       Plain      -          -        -    Other   -          -;
-    205 SET_THREAD_AREA         Plain      -          -        -    Other   -          -;
     206 IO_SETUP                Plain      -          Any      -    Other   -          -;
-    207 IO_DESTROY              Plain      -          -        -    Other   -          -;
     208 IO_GETEVENTS            Sleep      -          -        -    Other   -          -;
     209 IO_SUBMIT               Plain      -          Any      -    Other   -          -;
-    210 IO_CANCEL               Plain      -          -        -    Other   -          -;
-    211 GET_THREAD_AREA         Plain      -          -        -    Other   -          -;
-    212 LOOKUP_DCOOKIE          Plain      -          -        -    Other   -          -;
     213 EPOLL_CREATE            Plain      -          -        -    Gives   -          -;
-    214 EPOLL_CTL_OLD           Plain      -          -        -    Other   -          -;
-    215 EPOLL_WAIT_OLD          Plain      -          -        -    Other   -          -;
     216 REMAP_FILE_PAGES        Plain      Pages      -        -    Other   -          -;
     217 GETDENTS64              Plain      -          A        -    Other   List       -;
-    218 SET_TID_ADDRESS         Plain      -          -        -    Other   -          -;
-    219 RESTART_SYSCALL         Plain      -          -        -    Other   -          -;
     220 SEMTIMEDOP              Wait       -          -        -    Other   -          -;
     221 FADVISE64               Plain      -          A        -    Other   Advise     -;
-    222 TIMER_CREATE            Plain      -          -        -    Other   -          -;
-    223 TIMER_SETTIME           Plain      -          -        -    Other   -          -;
-    224 TIMER_GETTIME           Plain      -          -        -    Other   -          -;
-    225 TIMER_GETOVERRUN        Plain      -          -        -    Other   -          -;
-    226 TIMER_DELETE            Plain      -          -        -    Other   -          -;
-    227 CLOCK_SETTIME           Plain      -          -        -    Other   -          -;
     228 CLOCK_GETTIME           Plain      -          -        -    Keeps   -          -;
-    229 CLOCK_GETRES            Plain      -          -        -    Other   -          -;
     230 CLOCK_NANOSLEEP         Sleep      -          -        -    Other   -          -;
     231 EXIT_GROUP              Plain      Exit       -        -    Other   -          -;
     232 EPOLL_WAIT              Sleep      -          A        -    Other   -          -;
     233 EPOLL_CTL               Plain      -          AC       -    Other   -          -;
-    234 TGKILL                  Plain      -          -        -    Other   -          -;
     235 UTIMES                  Names      -          -        A    Other   -          -;
-    236 VSERVER                 Plain      -          -        -    Other   -          -;
-    237 MBIND                   Plain      -          -        -    Other   -          -;
-    238 SET_MEMPOLICY           Plain      -          -        -    Other   -          -;
-    239 GET_MEMPOLICY           Plain      -          -        -    Other   -          -;
     240 MQ_OPEN                 Plain      -          -        -    Gives   -          -;
-    241 MQ_UNLINK               Plain      -          -        -    Other   -          -;
     242 MQ_TIMEDSEND            Wait       -          -        -    Other   -          -;
     243 MQ_TIMEDRECEIVE         Sleep      -          -        -    Other   -          -;
-    244 MQ_NOTIFY               Plain      -          -        -    Other   -          -;
     245 MQ_GETSETATTR           Plain      -          A        -    Other   -          -;
-    246 KEXEC_LOAD              Plain      -          -        -    Other   -          -;
     247 WAITID                  Sleep      -          -        -    Other   -          -;
-    248 ADD_KEY                 Plain      -          -        -    Other   -          -;
-    249 REQUEST_KEY             Plain      -          -        -    Other   -          -;
-    250 KEYCTL                  Plain      -          -        -    Other   -          -;
-    251 IOPRIO_SET              Plain      -          -        -    Other   -          -;
-    252 IOPRIO_GET              Plain      -          -        -    Other   -          -;
     253 INOTIFY_INIT            Plain      -          -        -    Gives   -          -;
     254 INOTIFY_ADD_WATCH       Watch      -          A        B    Other   -          -;
     255 INOTIFY_RM_WATCH        Plain      -          A        -    Other   -          -;
-    256 MIGRATE_PAGES           Plain      -          -        -    Other   -          -;
     257 OPENAT                  Open       -          A        B    Gives   -          -;
     258 MKDIRAT                 Names      -          A        B    Keeps   -          -;
     259 MKNODAT                 Plain      -          A        B    Other   -          -;
@@ -276,13 +174,10 @@ rows! {
     270 PSELECT6                Sleep      MaskPair   Selected -    Other   -          -;
     271 PPOLL                   Sleep      MaskD      Polled   -    Other   -          -;
     272 UNSHARE                 Mounts     -          Any      -    Other   -          -;
-    273 SET_ROBUST_LIST         Plain      -          -        -    Other   -          -;
-    274 GET_ROBUST_LIST         Plain      -          -        -    Other   -          -;
     275 SPLICE                  Wait       -          AC       -    Other   -          -;
     276 TEE                     Wait       -          AB       -    Other   -          -;
     277 SYNC_FILE_RANGE         Plain      -          A        -    Other   SyncRange  -;
     278 VMSPLICE                Wait       -          A        -    Other   -          -;
-    279 MOVE_PAGES              Plain      -          -        -    Other   -          -;
     280 UTIMENSAT               Names      -          A        B    Keeps   SetTimes   -;
     281 EPOLL_PWAIT             Sleep      MaskE      A        -    Other   -          -;
     282 SIGNALFD                Plain      -          A        -    Gives   -          -;
@@ -300,7 +195,6 @@ rows! {
     294 INOTIFY_INIT1           Plain      -          -        -    Gives   -          -;
     295 PREADV                  Wait       -          A        -    Other   Read       -;
     296 PWRITEV                 Wait       -          A        -    Other   Write      -;
-    297 RT_TGSIGQUEUEINFO       Plain      -          -        -    Other   -          -;
     298 PERF_EVENT_OPEN         Plain      -          D        -    Gives   -          -;
     299 RECVMMSG                Sleep      -          A        -    Gives   -          -;
     300 FANOTIFY_INIT           Plain      -          -        -    Gives   -          -;
@@ -308,17 +202,11 @@ rows! {
     302 PRLIMIT64               Limits     -          -        -    Other   -          -;
     303 NAME_TO_HANDLE_AT       Plain      -          A        B    Other   -          -;
     304 OPEN_BY_HANDLE_AT       Plain      -          A        -    Gives   -          -;
-    305 CLOCK_ADJTIME           Plain      -          -        -    Other   -          -;
     306 SYNCFS                  Plain      -          A        -    Other   -          -;
     307 SENDMMSG                Wait       -          Any      -    Other   -          -;
     308 SETNS                   Mounts     -          A        -    Other   -          -;
-    309 GETCPU                  Plain      -          -        -    Other   -          -;
-    310 PROCESS_VM_READV        Plain      -          -        -    Other   -          -;
-    311 PROCESS_VM_WRITEV       Plain      -          -        -    Other   -          -;
     312 KCMP                    Plain      -          Any      -    Other   -          -;
     313 FINIT_MODULE            Plain      -          A        -    Other   -          -;
-    314 SCHED_SETATTR           Plain      -          -        -    Other   -          -;
-    315 SCHED_GETATTR           Plain      -          -        -    Other   -          -;
     316 RENAMEAT2               Above      -          AC       BD   Other   -          Ways;
     317 SECCOMP                 Filter     Sandbox    -        -    Gives   -          -;
     318 GETRANDOM               Plain      -          -        -    Keeps   -          -;
@@ -327,19 +215,13 @@ rows! {
     321 BPF                     Plain      -          Any      -    Gives   -          -;
     322 EXECVEAT                Plain      ExecAt     A        B    Other   Exec       -;
     323 USERFAULTFD             Unseen     -          -        -    Gives   -          -;
-    324 MEMBARRIER              Plain      -          -        -    Other   -          -;
-    325 MLOCK2                  Plain      -          -        -    Other   -          -;
     326 COPY_FILE_RANGE         Plain      -          AC       -    Other   Copy       -;
     327 PREADV2                 Wait       -          A        -    Other   Read       -;
     328 PWRITEV2                Wait       -          A        -    Other   Write      -;
     329 PKEY_MPROTECT           Plain      Remap      -        -    Other   -          -;
     330 PKEY_ALLOC              Keys       -          -        -    Other   -          -;
-    331 PKEY_FREE               Plain      -          -        -    Other   -          -;
     332 STATX                   Path       -          A        B    Keeps   StatAt     -;
     333 IO_PGETEVENTS           Sleep      MaskPair   -        -    Other   -          -;
-    334 RSEQ                    Plain      -          -        -    Other   -          -;
-    335 URETPROBE               Plain      -          -        -    Other   -          -;
-    336 UPROBE                  Plain      -          -        -    Other   -          -;
     424 PIDFD_SEND_SIGNAL       Plain      -          A        -    Other   -          -;
     425 IO_URING_SETUP          Unseen     -          Any      -    Gives   -          -;
     426 IO_URING_ENTER          Wait       -          Any      -    Gives   -          -;
@@ -364,21 +246,10 @@ rows! {
     445 LANDLOCK_ADD_RULE       Plain      -          Any      -    Other   -          -;
     446 LANDLOCK_RESTRICT_SELF  Rights     -          A        -    Other   -          -;
     447 MEMFD_SECRET            Plain      -          -        -    Gives   -          -;
-    448 PROCESS_MRELEASE        Plain      -          -        -    Other   -          -;
     449 FUTEX_WAITV             Wait       -          -        -    Other   -          -;
-    450 SET_MEMPOLICY_HOME_NODE Plain      -          -        -    Other   -          -;
     451 CACHESTAT               Plain      -          A        -    Other   -          -;
     452 FCHMODAT2               Above      -          A        B    Other   -          ModeC;
-    453 MAP_SHADOW_STACK        Plain      -          -        -    Other   -          -;
-    454 FUTEX_WAKE              Plain      -          -        -    Other   -          -;
     455 FUTEX_WAIT              Wait       -          -        -    Other   -          -;
-    456 FUTEX_REQUEUE           Plain      -          -        -    Other   -          -;
-    457 STATMOUNT               Plain      -          -        -    Other   -          -;
-    458 LISTMOUNT               Plain      -          -        -    Other   -          -;
-    459 LSM_GET_SELF_ATTR       Plain      -          -        -    Other   -          -;
-    460 LSM_SET_SELF_ATTR       Plain      -          -        -    Other   -          -;
-    461 LSM_LIST_MODULES        Plain      -          -        -    Other   -          -;
-    462 MSEAL                   Plain      -          -        -    Other   -          -;
     463 SETXATTRAT              Above      -          A        B    Other   -          -;
     464 GETXATTRAT              Plain      -          A        B    Other   -          -;
     465 LISTXATTRAT             Plain      -          A        B    Other   -          -;
@@ -386,6 +257,35 @@ rows! {
     467 OPEN_TREE_ATTR          Mounts     -          A        B    Gives   -          -;
     468 FILE_GETATTR            Plain      -          A        B    Other   -          -;
     469 FILE_SETATTR            Plain      -          A        B    Other   -          -;
-    470 LISTNS                  Plain      -          -        -    Other   -          -;
-    471 RSEQ_SLICE_YIELD        Plain      -          -        -    Other   -          -;
+
+    // The kernel makes these, and they concern no file that is served. They may display descriptors
+    // or wait, or are too rare to be judged.
+    plain {
+        26 MSYNC, 27 MINCORE, 29 SHMGET, 31 SHMCTL, 36 GETITIMER, 37 ALARM, 38 SETITIMER, 62 KILL,
+        63 UNAME, 64 SEMGET, 66 SEMCTL, 68 MSGGET, 71 MSGCTL, 97 GETRLIMIT, 99 SYSINFO, 100 TIMES,
+        103 SYSLOG, 109 SETPGID, 110 GETPPID, 111 GETPGRP, 112 SETSID, 115 GETGROUPS, 118 GETRESUID,
+        120 GETRESGID, 121 GETPGID, 124 GETSID, 125 CAPGET, 127 RT_SIGPENDING, 129 RT_SIGQUEUEINFO,
+        135 PERSONALITY, 136 USTAT, 139 SYSFS, 140 GETPRIORITY, 141 SETPRIORITY, 142 SCHED_SETPARAM,
+        143 SCHED_GETPARAM, 144 SCHED_SETSCHEDULER, 145 SCHED_GETSCHEDULER,
+        146 SCHED_GET_PRIORITY_MAX, 147 SCHED_GET_PRIORITY_MIN, 148 SCHED_RR_GET_INTERVAL,
+        149 MLOCK, 150 MUNLOCK, 151 MLOCKALL, 152 MUNLOCKALL, 153 VHANGUP, 154 MODIFY_LDT,
+        156 _SYSCTL, 158 ARCH_PRCTL, 159 ADJTIMEX, 162 SYNC, 164 SETTIMEOFDAY, 169 REBOOT,
+        170 SETHOSTNAME, 171 SETDOMAINNAME, 172 IOPL, 173 IOPERM, 174 CREATE_MODULE,
+        175 INIT_MODULE, 176 DELETE_MODULE, 177 GET_KERNEL_SYMS, 178 QUERY_MODULE, 180 NFSSERVCTL,
+        181 GETPMSG, 182 PUTPMSG, 183 AFS_SYSCALL, 184 TUXCALL, 185 SECURITY, 200 TKILL, 201 TIME,
+        203 SCHED_SETAFFINITY, 204 SCHED_GETAFFINITY, 205 SET_THREAD_AREA, 207 IO_DESTROY,
+        210 IO_CANCEL, 211 GET_THREAD_AREA, 212 LOOKUP_DCOOKIE, 214 EPOLL_CTL_OLD,
+        215 EPOLL_WAIT_OLD, 218 SET_TID_ADDRESS, 219 RESTART_SYSCALL, 222 TIMER_CREATE,
+        223 TIMER_SETTIME, 224 TIMER_GETTIME, 225 TIMER_GETOVERRUN, 226 TIMER_DELETE,
+        227 CLOCK_SETTIME, 229 CLOCK_GETRES, 234 TGKILL, 236 VSERVER, 237 MBIND, 238 SET_MEMPOLICY,
+        239 GET_MEMPOLICY, 241 MQ_UNLINK, 244 MQ_NOTIFY, 246 KEXEC_LOAD, 248 ADD_KEY,
+        249 REQUEST_KEY, 250 KEYCTL, 251 IOPRIO_SET, 252 IOPRIO_GET, 256 MIGRATE_PAGES,
+        273 SET_ROBUST_LIST, 274 GET_ROBUST_LIST, 279 MOVE_PAGES, 297 RT_TGSIGQUEUEINFO,
+        305 CLOCK_ADJTIME, 309 GETCPU, 310 PROCESS_VM_READV, 311 PROCESS_VM_WRITEV,
+        314 SCHED_SETATTR, 315 SCHED_GETATTR, 324 MEMBARRIER, 325 MLOCK2, 331 PKEY_FREE, 334 RSEQ,
+        335 URETPROBE, 336 UPROBE, 448 PROCESS_MRELEASE, 450 SET_MEMPOLICY_HOME_NODE,
+        453 MAP_SHADOW_STACK, 454 FUTEX_WAKE, 456 FUTEX_REQUEUE, 457 STATMOUNT, 458 LISTMOUNT,
+        459 LSM_GET_SELF_ATTR, 460 LSM_SET_SELF_ATTR, 461 LSM_LIST_MODULES, 462 MSEAL, 470 LISTNS,
+        471 RSEQ_SLICE_YIELD,
+    }
 }
