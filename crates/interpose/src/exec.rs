@@ -18,7 +18,7 @@ use core::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 
-use crate::abi::{PAGE, nr};
+use crate::abi::PAGE;
 use crate::frame::{Frame, Next};
 use crate::probe::Reader;
 use crate::state::{Life, is_child, is_filtered};
@@ -33,6 +33,9 @@ const OFF_FOR_TRACER: &CStr = c"WARREN_INTERPOSE=tracer";
 /// Names of the variables that are kept.
 const NAMES: [&[u8]; KEPT] = [b"LD_AUDIT=", b"LD_PRELOAD=", b"WARREN_REPORT=", b"WARREN_TEXT="];
 const KEPT: usize = 4;
+/// Their places in [`NAMES`].
+const REPORT: usize = 2;
+const TEXT: usize = 3;
 /// So many of [`NAMES`], from the first on, are of variables that list libraries.
 const LISTS: usize = 2;
 /// The most entries that are added to an environment: the variables that are kept,
@@ -97,7 +100,15 @@ pub(crate) fn aside(value: &[u8]) -> Option<&'static str> {
 
 /// The path of the image, if the environment has one.
 pub(crate) fn text() -> Option<&'static CStr> {
-    let at = KEPT - 1;
+    value(TEXT)
+}
+
+/// The value of the variable that says where the report goes.
+pub(crate) fn report() -> Option<&'static CStr> {
+    value(REPORT)
+}
+
+fn value(at: usize) -> Option<&'static CStr> {
     let value = kept(at)? + NAMES[at].len();
     // SAFETY: a kept variable ends with a zero.
     Some(unsafe { CStr::from_ptr(value as *const _) })
@@ -164,7 +175,7 @@ pub(crate) fn execute(frame: &mut Frame, at: usize) -> Next {
     let length = (room + LISTS * 2 * ENTRY + LEFT_WORDS * WORD).next_multiple_of(PAGE);
     let Some(memory) = stub::map(length, 0) else { return Next::Pass };
     let Some(()) = compose(environment, &found, memory, room) else {
-        unmap(memory, length);
+        stub::unmap(memory, length);
         return Next::Pass;
     };
     let is_child = !is_filtered() && is_child();
@@ -176,7 +187,7 @@ pub(crate) fn execute(frame: &mut Frame, at: usize) -> Next {
     // SAFETY: the program makes this call. The environment is its own, with our variables.
     let result = unsafe { stub::call(frame.call.number, args) };
     if !is_child {
-        unmap(memory, length);
+        stub::unmap(memory, length);
     }
     frame.done(result)
 }
@@ -320,14 +331,9 @@ pub(crate) fn free_left() {
     while words != 0 {
         // SAFETY: `leave` has written them, and no child that reads them is left.
         let [before, memory] = unsafe { (words as *const [usize; LEFT_WORDS]).read() };
-        unmap(memory, words + LEFT_WORDS * WORD - memory);
+        stub::unmap(memory, words + LEFT_WORDS * WORD - memory);
         words = before;
     }
-}
-
-fn unmap(memory: usize, length: usize) {
-    // SAFETY: it was mapped here, and nothing uses it any more.
-    unsafe { stub::call(nr::MUNMAP, [memory, length]) };
 }
 
 #[cfg(test)]

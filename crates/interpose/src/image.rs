@@ -218,8 +218,7 @@ fn map_trampolines(image: &Open, place: usize, header: &Header) -> Option<()> {
         unsafe { stub::call(nr::MPROTECT, args) == 0 }
     };
     if !done {
-        // SAFETY: as above.
-        unsafe { stub::call(nr::MUNMAP, [mapped as usize, length]) };
+        stub::unmap(mapped as usize, length);
     }
     done.then_some(())
 }

@@ -36,7 +36,7 @@ impl Mapping {
 /// Calls `visit` for each mapping until it returns false. A line without room, which has a long
 /// path, is left out.
 pub(crate) fn visit_mappings(buffer: &mut [u8; BUFFER], mut visit: impl FnMut(&Mapping) -> bool) {
-    let Some(descriptor) = proc::open(c"/proc/self/maps") else { return };
+    let Some(descriptor) = stub::open(c"/proc/self/maps", 0) else { return };
     let mut last = Mapping::default();
     let mut ended = false;
     proc::each_line(descriptor, buffer, |line| {

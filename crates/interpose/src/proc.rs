@@ -2,18 +2,12 @@
 
 use core::ffi::CStr;
 
-use crate::abi::{AT_FDCWD, O_CLOEXEC, nr};
+use crate::abi::{AT_FDCWD, nr};
 use crate::stub;
 
 pub(crate) const OF_LINKS: &[u8] = b"/proc/self/fd/";
 /// Digits of the largest number, and a zero.
 pub(crate) const DIGITS: usize = 21;
-
-pub(crate) fn open(path: &CStr) -> Option<usize> {
-    // SAFETY: the path is a string.
-    let opened = unsafe { stub::call(nr::OPENAT, [AT_FDCWD, path.as_ptr() as usize, O_CLOEXEC]) };
-    usize::try_from(opened).ok()
-}
 
 /// The path of a descriptor's link, which ends in a zero.
 pub(crate) fn link_of(descriptor: usize) -> [u8; OF_LINKS.len() + DIGITS] {
@@ -52,7 +46,7 @@ fn read(descriptor: usize, room: &mut [u8]) -> Option<usize> {
 
 /// A whole file. `None` if it cannot be read or has no room.
 pub(crate) fn whole<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
-    let descriptor = open(path)?;
+    let descriptor = stub::open(path, 0)?;
     let mut filled = 0;
     let complete = loop {
         match read(descriptor, &mut room[filled..]) {
@@ -136,7 +130,7 @@ mod tests {
         let lines = |text: &str, wanted: usize| {
             std::fs::write(&path, text).expect("a file");
             let name = std::ffi::CString::new(path.to_str().expect("text")).expect("no zero");
-            let descriptor = open(&name).expect("a file");
+            let descriptor = stub::open(&name, 0).expect("a file");
             let mut found = Vec::new();
             let read = each_line(descriptor, &mut [0; 8], |line| {
                 found.push(String::from_utf8_lossy(line).into_owned());

@@ -26,23 +26,19 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use crate::abi::{
-    AT_FDCWD, EFBIG, O_APPEND, O_CLOEXEC, O_CREAT, O_WRONLY, SET_SIZE, SIG_BLOCK, SIGXFSZ, nr,
-};
+use crate::abi::{EFBIG, O_APPEND, O_CREAT, O_WRONLY, SET_SIZE, SIG_BLOCK, SIGXFSZ, nr};
 use crate::counts::{CallCounts, Counts};
 use crate::number::Number;
 use crate::serve::why::{self, Refusal, Why};
 use crate::state::{Life, has_threads, is_counted, is_filtered, process};
-use crate::{image, proc, stub};
+use crate::{exec, image, proc, stub};
 
 /// Enough for each number.
 const TEXT: usize = 16 << 10;
-const PATH: usize = 4096;
 
-/// The place to write to, and the memory for the text. The former is written once, before the
-/// program starts: a path (with its final zero), or a descriptor and the file it had at the start.
+/// The place to write to, if it is no path, and the memory for the text. The former is written
+/// once, before the program starts: a descriptor and the file it had at the start.
 pub(crate) struct Report {
-    path: [AtomicUsize; PATH / 8],
     descriptor: Number,
     file: [AtomicUsize; 2],
     /// A thread writes the report.
@@ -62,12 +58,7 @@ pub(crate) fn set_target(value: &[u8]) {
             Report::here().file[1].store(file[1], Relaxed);
             Life::here().counted.set(true);
         }
-    } else if !value.is_empty() && value.len() < PATH {
-        for (word, bytes) in Report::here().path.iter().zip(value.chunks(8)) {
-            let mut padded = [0; 8];
-            padded[..bytes.len()].copy_from_slice(bytes);
-            word.store(usize::from_ne_bytes(padded), Relaxed);
-        }
+    } else if !value.is_empty() {
         Life::here().counted.set(true);
     }
 }
@@ -96,7 +87,6 @@ pub(crate) fn write(state: &str) {
     if !is_counted() || stub::process() != process() {
         return;
     }
-    let to_path = Report::here().path[0].load(Relaxed) != 0;
     let descriptor = Report::here().descriptor.get();
     // A thread's stack may be small. No block is lost: this is the last call of the process, or an
     // early one.
@@ -106,10 +96,13 @@ pub(crate) fn write(state: &str) {
     // SAFETY: `is_busy` lets one thread in.
     let mut text = Text { bytes: unsafe { &mut *Report::here().text.get() }, length: 0 };
     fill(&mut text, state);
-    let opened = if to_path { open() } else { descriptor.and_then(checked) };
+    let opened = match descriptor {
+        Some(descriptor) => checked(descriptor),
+        None => exec::report().and_then(|path| stub::open(path, O_WRONLY | O_CREAT | O_APPEND)),
+    };
     if let Some(opened) = opened {
         append(opened, &text.bytes[..text.length]);
-        if to_path {
+        if descriptor.is_none() {
             stub::close(opened);
         }
     }
@@ -137,14 +130,6 @@ fn append(descriptor: usize, text: &[u8]) {
         }
     }
     stub::set_mask(before);
-}
-
-fn open() -> Option<usize> {
-    let path = Report::here().path.as_ptr() as usize;
-    let flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
-    // SAFETY: the path ends with a zero, because a longer one is not stored.
-    let opened = unsafe { stub::call(nr::OPENAT, [AT_FDCWD, path, flags, 0o644]) };
-    usize::try_from(opened).ok()
 }
 
 /// The descriptor, unless the program has replaced its file.

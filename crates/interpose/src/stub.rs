@@ -3,9 +3,11 @@
 //!
 //! Dispatch lets calls of this library's text through and no others.
 
+use core::ffi::CStr;
+
 use crate::abi::{
-    MAP_ANONYMOUS, MAP_PRIVATE, PAGE, PROT_READ, PROT_WRITE, SET_SIZE, SIG_SETMASK, STAT_WORDS,
-    is_error, nr,
+    AT_FDCWD, MAP_ANONYMOUS, MAP_PRIVATE, O_CLOEXEC, PAGE, PROT_READ, PROT_WRITE, SET_SIZE,
+    SIG_SETMASK, STAT_WORDS, is_error, nr,
 };
 use crate::elf::{self, PF_X, PT_LOAD};
 
@@ -94,6 +96,13 @@ pub(crate) fn thread() -> usize {
     unsafe { call(nr::GETTID, []) as usize }
 }
 
+/// Opens the file at a path. One that is made has the mode 0644.
+pub(crate) fn open(path: &CStr, flags: usize) -> Option<usize> {
+    let args = [AT_FDCWD, path.as_ptr() as usize, flags | O_CLOEXEC, 0o644];
+    // SAFETY: the path is a string.
+    usize::try_from(unsafe { call(nr::OPENAT, args) }).ok()
+}
+
 pub(crate) fn close(descriptor: usize) {
     // SAFETY: callers close only what they have opened.
     unsafe { call(nr::CLOSE, [descriptor]) };
@@ -106,6 +115,11 @@ pub(crate) fn map(length: usize, flags: usize) -> Option<usize> {
     // SAFETY: it replaces no mapping.
     let mapped = unsafe { call(nr::MMAP, args) };
     (!is_error(mapped)).then_some(mapped as usize)
+}
+
+pub(crate) fn unmap(start: usize, length: usize) {
+    // SAFETY: callers unmap only what they have mapped, and nothing uses it any more.
+    unsafe { call(nr::MUNMAP, [start, length]) };
 }
 
 /// Sets the signals that are blocked. Returns those that were.

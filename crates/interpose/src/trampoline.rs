@@ -129,8 +129,7 @@ fn map_at(place: usize) -> Option<usize> {
     let mapped = mapped as usize;
     if mapped != place {
         // An old kernel takes the address as a wish.
-        // SAFETY: it was mapped now, and nothing uses it.
-        unsafe { stub::call(nr::MUNMAP, [mapped, REGION]) };
+        stub::unmap(mapped, REGION);
         return None;
     }
     Some(mapped)

@@ -48,8 +48,8 @@ pub(super) fn fill(image: &Open, library: &Library, file: &CStr) -> Option<()> {
     // SAFETY: it was mapped now. No other process writes, because of the lock.
     let bytes = unsafe { slice::from_raw_parts_mut(mapped as *mut u8, length) };
     let filled = write(bytes, library, &file);
-    // SAFETY: nothing uses the mapping any more. A file that is mapped to be written has no seals.
-    unsafe { stub::call(nr::MUNMAP, [mapped as usize, length]) };
+    // A file that is mapped to be written has no seals.
+    stub::unmap(mapped as usize, length);
     filled?;
     image.seal();
     Some(())

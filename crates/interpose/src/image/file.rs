@@ -3,9 +3,7 @@
 use core::ffi::CStr;
 use core::mem::size_of;
 
-use crate::abi::{
-    AT_FDCWD, F_ADD_SEALS, F_GET_SEALS, LOCK_EX, LOCK_NB, O_CLOEXEC, O_NOCTTY, O_NONBLOCK, nr,
-};
+use crate::abi::{F_ADD_SEALS, F_GET_SEALS, LOCK_EX, LOCK_NB, O_NOCTTY, O_NONBLOCK, nr};
 use crate::loader::BUILD_ID;
 use crate::stub;
 
@@ -44,11 +42,7 @@ impl Open {
     pub(super) fn new(path: &CStr, flags: usize) -> Option<Self> {
         // The path may lead to another process's pipe by now, whose other end is not open, or to a
         // terminal.
-        let flags = flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-        let args = [AT_FDCWD, path.as_ptr() as usize, flags];
-        // SAFETY: the path is a string.
-        let opened = unsafe { stub::call(nr::OPENAT, args) };
-        usize::try_from(opened).ok().map(Self)
+        stub::open(path, flags | O_NONBLOCK | O_NOCTTY).map(Self)
     }
 
     /// Returns those of [`SEALS`] that the file has; `None` if it can have none.
