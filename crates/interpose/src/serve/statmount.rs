@@ -3,24 +3,25 @@
 //!
 //! A process with a seccomp filter does without: the filter may end it for a call that few know.
 
+use core::mem::offset_of;
+
+use linux_raw_sys::general::{
+    MNT_ID_REQ_SIZE_VER0, STATMOUNT_FS_SUBTYPE, STATMOUNT_FS_TYPE, STATMOUNT_MNT_POINT,
+    STATMOUNT_MNT_ROOT, statmount,
+};
+
 use crate::abi::{PR_GET_SECCOMP, nr};
 use crate::stub;
 
 use super::kernel::{MNT_ID_UNIQUE, Statx};
 use super::lock::TEXT;
 
-/// `STATMOUNT_MNT_ROOT`, `STATMOUNT_MNT_POINT`, `STATMOUNT_FS_TYPE` (`include/uapi/linux/mount.h`).
-const NEEDED: u64 = 0x8 | 0x10 | 0x20;
-/// `STATMOUNT_FS_SUBTYPE`. Kernels older than this part of the call leave it out.
-const SUBTYPE: u64 = 0x100;
-
-/// In `struct statmount`: the mask of what is there, the places of strings, and those strings.
-const MASK: usize = 8;
-const FS_TYPE: usize = 36;
-const MNT_ROOT: usize = 104;
-const MNT_POINT: usize = 108;
-const FS_SUBTYPE: usize = 120;
-const STRINGS: usize = 512;
+const NEEDED: u64 = (STATMOUNT_MNT_ROOT | STATMOUNT_MNT_POINT | STATMOUNT_FS_TYPE) as u64;
+/// Kernels older than this part of the call leave it out.
+const SUBTYPE: u64 = STATMOUNT_FS_SUBTYPE as u64;
+/// In the answer: the mask of what is there, and the strings.
+const MASK: usize = offset_of!(statmount, mask);
+const STRINGS: usize = size_of::<statmount>();
 
 /// The kernel's answer about a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub(crate) fn of<'a>(found: &Statx, text: &'a mut [u8; TEXT]) -> Seen<'a> {
         return Seen::Unknown;
     }
     // `struct mnt_id_req`: its size, the mount, and what is asked for.
-    let request = [24, found.mount_id(), NEEDED | SUBTYPE];
+    let request = [u64::from(MNT_ID_REQ_SIZE_VER0), found.mount_id(), NEEDED | SUBTYPE];
     let args = [request.as_ptr() as usize, text.as_mut_ptr() as usize, TEXT, 0];
     // SAFETY: the kernel reads `request`, and writes at most `TEXT` bytes into `text`.
     if unsafe { stub::call(nr::STATMOUNT, args) } != 0 {
@@ -63,16 +64,17 @@ fn parse(text: &[u8]) -> Option<Seen<'_>> {
     if mask & NEEDED != NEEDED {
         return None;
     }
-    if string(FS_TYPE)? != b"fuse" {
+    if string(offset_of!(statmount, fs_type))? != b"fuse" {
         return Some(Seen::Other);
     }
     if mask & SUBTYPE == 0 {
         return None;
     }
-    if string(FS_SUBTYPE)? != b"warren" || string(MNT_ROOT)?.ends_with(b"//deleted") {
+    let is_ours = string(offset_of!(statmount, fs_subtype))? == b"warren";
+    if !is_ours || string(offset_of!(statmount, mnt_root))?.ends_with(b"//deleted") {
         return Some(Seen::Other);
     }
-    string(MNT_POINT).map(Seen::Ours)
+    string(offset_of!(statmount, mnt_point)).map(Seen::Ours)
 }
 
 #[cfg(test)]
@@ -100,9 +102,12 @@ mod tests {
         let text = |kind: &str, sub: &str, root: &str| {
             let mut text = vec![0; STRINGS];
             text[MASK..MASK + 8].copy_from_slice(&(NEEDED | SUBTYPE).to_ne_bytes());
-            for (at, string) in
-                [(FS_TYPE, kind), (FS_SUBTYPE, sub), (MNT_ROOT, root), (MNT_POINT, "/mnt/a b")]
-            {
+            for (at, string) in [
+                (offset_of!(statmount, fs_type), kind),
+                (offset_of!(statmount, fs_subtype), sub),
+                (offset_of!(statmount, mnt_root), root),
+                (offset_of!(statmount, mnt_point), "/mnt/a b"),
+            ] {
                 let place = (text.len() - STRINGS) as u32;
                 text[at..at + 4].copy_from_slice(&place.to_ne_bytes());
                 text.extend(string.bytes().chain([0]));
