@@ -343,22 +343,9 @@ impl OnFile {
     /// Whether the call leaves the kernel's file as it is: the same one, with one number in one
     /// process. Of `fcntl` and `ioctl` only some commands do.
     pub(crate) fn keeps_identity(self) -> bool {
-        matches!(
-            self,
-            Self::Read
-                | Self::Write
-                | Self::Seek
-                | Self::ReadAhead
-                | Self::Advise
-                | Self::Sync
-                | Self::SyncData
-                | Self::SyncRange
-                | Self::Allocate
-                | Self::Truncate
-                | Self::Stat
-                | Self::StatAt
-                | Self::StatMount
-        )
+        use OnFile::*;
+        let reads = matches!(self, Read | Seek | ReadAhead | Advise | Stat | StatAt | StatMount);
+        reads || matches!(self, Write | Allocate | Truncate | Sync | SyncData | SyncRange)
     }
 }
 
