@@ -30,7 +30,7 @@ use warren_proto::{
     Answered, Attr, Capabilities, Credentials, FileKind, InodeRef, Reply, Request, Rules, StatFs,
 };
 use warren_shm::now;
-use warren_transport::place::{Place, PoolId, Seeker};
+use warren_transport::place::{self, PoolId, Seeker};
 use warren_transport::{Admission, ConnectOptions, REGIONS_MAX};
 
 use crate::abi::{SO_PEERCRED, SOL_SOCKET, nr};
@@ -54,6 +54,7 @@ use answers::Answers;
 use client::{Hot, Slow, hot, settled};
 use held::Files;
 use listings::Listings;
+use names::Place;
 
 /// An admission may take this long in all. Meanwhile the program waits.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -143,14 +144,14 @@ fn ask(mounted: &Mounted<'_>, runtime_dir: Option<&[u8]>) -> Result<Admission, &
     let seeker = Seeker { uid: rustix::process::geteuid().as_raw(), runtime_dir };
     let until = now() + PATIENCE;
     // Any user can mount what names this pool as its source and has a root that looks the same.
-    let is_trusted = |place: &&Place| [ROOT, place.uid].contains(&mounted.mounter);
+    let is_trusted = |place: &&place::Place| [ROOT, place.uid].contains(&mounted.mounter);
     let places = id.places(seeker);
     let socket = places.iter().filter(is_trusted).find_map(connect).ok_or(c"no fleet is found")?;
     Admission::ask(pool, &options, socket, until).map_err(|_| c"not admitted")
 }
 
 /// A connection to the fleet at this place, if it is the expected user's.
-fn connect(place: &Place) -> Option<OwnedFd> {
+fn connect(place: &place::Place) -> Option<OwnedFd> {
     let socket = place.connect(PATIENCE).ok()?;
     let mut peer = [u32::MAX; 3];
     let mut length = size_of_val(&peer);
@@ -227,49 +228,36 @@ pub(crate) fn is_alive() -> bool {
     hot().is_some_and(|hot| hot.connection.is_alive())
 }
 
-/// The attributes of the inode at `path`, from what is known without a request. It neither
-/// allocates nor locks, and may run in a signal handler. `path` is relative to `start`, or `/`
-/// for the directory that is mounted. `EXDEV` if the kernel must make the call.
-pub(crate) fn known(
-    path: &[u8],
-    start: InodeRef,
-    follow_last: bool,
-) -> Option<Result<Attr, Errno>> {
+/// The attributes of the inode at a place, from what is known without a request. It neither
+/// allocates nor locks, and may run in a signal handler.
+pub(crate) fn known(place: &Place<'_>) -> Option<Result<Attr, Errno>> {
     let Hot { connection, answers, root, .. } = hot()?;
-    let key = answers.key(path, root.ino, start.ino, follow_last);
-    answers.get(key, connection)
+    answers.get(answers.key(place, root.ino), connection)
 }
 
-/// The inode at a path and its attributes by a walk, and whether the fleet was asked. What the
+/// The inode at a place and its attributes by a walk, and whether the fleet was asked. What the
 /// copies have answered is known from then on.
-pub(crate) fn stat(
-    client: &mut Client,
-    path: &[u8],
-    start: InodeRef,
-    follow_last: bool,
-) -> (Found<(InodeRef, Attr)>, bool) {
+pub(crate) fn stat(client: &mut Client, place: Place<'_>) -> (Found<(InodeRef, Attr)>, bool) {
     let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return (Found::Kernel, false) };
-    let mut call = slow.call(path, (hot.root, start), follow_last, PathOp::Stat);
+    let mut call = slow.call(hot, place, PathOp::Stat);
     let answered = slow.slot.perform(&mut call, &mut slow.cache);
-    found(hot, (path, start, follow_last), &call, answered)
+    found(hot, place, &call, answered)
 }
 
 /// Like [`stat`], if the copies answer it.
 pub(crate) fn stat_over_copies(
     client: &mut Client,
-    path: &[u8],
-    start: InodeRef,
-    follow_last: bool,
+    place: Place<'_>,
 ) -> Option<Found<(InodeRef, Attr)>> {
     let (hot, slow) = (hot()?, client.slow()?);
-    let mut call = slow.call(path, (hot.root, start), follow_last, PathOp::Stat);
+    let mut call = slow.call(hot, place, PathOp::Stat);
     let answered = slow.slot.perform_over_copies(&mut call, &mut slow.cache)?;
-    Some(found(hot, (path, start, follow_last), &call, answered).0)
+    Some(found(hot, place, &call, answered).0)
 }
 
 fn found(
     hot: &Hot,
-    (path, start, follow_last): (&[u8], InodeRef, bool),
+    place: Place<'_>,
     call: &Call,
     answered: Answered,
 ) -> (Found<(InodeRef, Attr)>, bool) {
@@ -282,7 +270,7 @@ fn found(
     };
     let asked = call.proof().is_none();
     if let Some(proof) = call.proof() {
-        let key = hot.answers.key(path, hot.root.ino, start.ino, follow_last);
+        let key = hot.answers.key(&place, hot.root.ino);
         hot.answers.note(key, proof, found.as_ref().map(|(_, attr)| attr).map_err(|errno| *errno));
     }
     (settled(found), asked)
@@ -296,9 +284,9 @@ pub(crate) fn volume(client: &mut Client) -> Option<StatFs> {
     }
 }
 
-pub(crate) fn read_link(client: &mut Client, path: &[u8], start: InodeRef) -> Found<Box<[u8]>> {
+pub(crate) fn read_link(client: &mut Client, place: Place<'_>) -> Found<Box<[u8]>> {
     let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Found::Kernel };
-    let mut call = slow.call(path, (hot.root, start), false, PathOp::ReadLink);
+    let mut call = slow.call(hot, place, PathOp::ReadLink);
     match slow.slot.perform(&mut call, &mut slow.cache).answer {
         Ok(Reply::Target(target)) => Found::Is(target),
         Ok(_) => Found::Kernel,
@@ -309,7 +297,7 @@ pub(crate) fn read_link(client: &mut Client, path: &[u8], start: InodeRef) -> Fo
 /// A directory by its path from the one that is mounted.
 pub(crate) fn directory(client: &mut Client, path: &[u8]) -> Found<(InodeRef, Attr)> {
     let Some(hot) = hot() else { return Found::Kernel };
-    match stat(client, path, hot.root, true).0 {
+    match stat(client, Place { path, start: hot.root, follow_last: true }).0 {
         Found::Is((_, attr)) if attr.kind != FileKind::Directory => Found::Kernel,
         found => found,
     }

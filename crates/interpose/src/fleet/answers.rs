@@ -12,6 +12,8 @@ use warren_proto::Attr;
 
 use crate::arena;
 
+use super::names::Place;
+
 /// Answers that are kept: 5 MB, of which only what is used is allocated.
 const ANSWERS: usize = 1 << 14;
 
@@ -36,9 +38,9 @@ impl Answers {
         Some(Self { cache, counts: arena::words((COUNTS * BITS / WORD) as usize)? })
     }
 
-    /// The key of a path that starts at `start` if it is relative. `root` is what `/` names.
-    pub(super) fn key(&self, path: &[u8], root: Ino, start: Ino, follow_last: bool) -> PathKey {
-        self.cache.key(path, root, start, follow_last)
+    /// The key of a place. `root` is what `/` names.
+    pub(super) fn key(&self, place: &Place<'_>, root: Ino) -> PathKey {
+        self.cache.key(place.path, root, place.start.ino, place.follow_last)
     }
 
     /// The answer for a path, if it is kept and valid. Memory that was never written to is not
@@ -79,6 +81,8 @@ impl Answers {
 
 #[cfg(test)]
 mod tests {
+    use warren_proto::InodeRef;
+
     use super::*;
 
     struct NoWords;
@@ -92,7 +96,11 @@ mod tests {
     #[test]
     fn an_answer_is_kept_when_it_is_asked_for_a_third_time() {
         let answers = Answers::new().expect("memory");
-        let keys = || (0..2000_u32).map(|at| answers.key(&at.to_le_bytes(), Ino(1), Ino(1), true));
+        let key = |at: u32| {
+            let place = Place { path: &at.to_le_bytes(), start: InodeRef::ROOT, follow_last: true };
+            answers.key(&place, Ino(1))
+        };
+        let keys = || (0..2000).map(key);
         let is_kept = |key| answers.get(key, &NoWords) == Some(Err(Errno::ENOENT));
         let ask = |key| answers.note(key, core::iter::empty(), Err(Errno::ENOENT));
         keys().chain(keys()).for_each(ask);

@@ -19,6 +19,7 @@ use crate::slow_lock::Holder;
 use super::answers::Answers;
 use super::held::Files;
 use super::listings::Listings;
+use super::names::Place;
 
 /// Attempts to copy what is being changed.
 pub(super) const COPY_TRIES: usize = 3;
@@ -130,15 +131,8 @@ pub(super) fn settled<T>(found: Result<T, Errno>) -> Found<T> {
 }
 
 impl Slow {
-    pub(super) fn call(
-        &self,
-        path: &[u8],
-        (root, start): (InodeRef, InodeRef),
-        follow_last: bool,
-        op: PathOp,
-    ) -> Call {
-        let path = Path { root, start, follow_last, confined: true, ..Path::new(path) };
-        Call::new(Op::At(path, op), self.caller.clone())
+    pub(super) fn call(&self, hot: &Hot, place: Place<'_>, op: PathOp) -> Call {
+        Call::new(Op::At(place.path(hot), op), self.caller.clone())
     }
 
     /// A directory by its path from the root of the file system.

@@ -17,6 +17,7 @@ use warren_proto::{
 
 use super::client::{COPY_TRIES, Client, Found, Hot, Slow, hot, settled};
 use super::held::{COPIED_MAX, part};
+use super::names::Place;
 use super::written;
 
 const NO_DATA: Option<(u32, fn())> = None;
@@ -147,15 +148,10 @@ pub(crate) enum Reached {
 
 /// Opens the regular file at a path for reading. `Kernel` if it must be left to the kernel: because
 /// a front has it open for writing, or there is no room.
-pub(crate) fn open(
-    client: &mut Client,
-    path: &[u8],
-    start: InodeRef,
-    follow_last: bool,
-) -> Found<Reached> {
+pub(crate) fn open(client: &mut Client, place: Place<'_>) -> Found<Reached> {
     let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Found::Kernel };
     let access = AccessMode::READ | AccessMode::KEEP | AccessMode::DATA;
-    let mut call = slow.call(path, (hot.root, start), follow_last, PathOp::OpenFile(access));
+    let mut call = slow.call(hot, place, PathOp::OpenFile(access));
     let Answered { answer, granted, changed } = slow.slot.perform(&mut call, &mut slow.cache);
     match answer {
         Ok(Reply::Opened(opened)) => match hold(hot, slow, (&opened, granted), changed.first()) {

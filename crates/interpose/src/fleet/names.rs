@@ -8,28 +8,26 @@ use warren_proto::{InodeRef, Request, SetAttr};
 
 use super::client::{Client, Found, Hot, hot};
 
-/// A path as the client walks it, and where it begins.
+/// A path as the client walks it: from `start`, or from the directory that is mounted if it begins
+/// with a slash.
 #[derive(Clone, Copy)]
 pub(crate) struct Place<'a> {
     pub path: &'a [u8],
     pub start: InodeRef,
+    /// Whether a link at the end of the path is followed.
+    pub follow_last: bool,
 }
 
 impl Place<'_> {
-    pub(super) fn path(&self, hot: &Hot, follow_last: bool) -> Path {
-        let (root, start) = (hot.root, self.start);
-        Path { root, start, follow_last, confined: true, ..Path::new(self.path) }
+    pub(super) fn path(&self, hot: &Hot) -> Path {
+        let &Self { path, start, follow_last } = self;
+        Path { root: hot.root, start, follow_last, confined: true, ..Path::new(path) }
     }
 }
 
 /// Carries out an operation at a path: on the inode there or on the name itself, as `op` says.
-pub(crate) fn at(
-    client: &mut Client,
-    place: Place<'_>,
-    follow_last: bool,
-    op: PathOp,
-) -> Found<()> {
-    change(client, |hot| Op::At(place.path(hot, follow_last), op)).0
+pub(crate) fn at(client: &mut Client, place: Place<'_>, op: PathOp) -> Found<()> {
+    change(client, |hot| Op::At(place.path(hot), op)).0
 }
 
 /// Sets attributes of an inode that was found.
@@ -45,11 +43,11 @@ pub(crate) fn set(client: &mut Client, node: InodeRef, set: SetAttr) -> Found<()
 /// kernel makes the call: the other path may have an error that comes first.
 pub(crate) fn between(
     client: &mut Client,
-    from: (Place<'_>, bool),
+    from: Place<'_>,
     to: Place<'_>,
     op: impl FnOnce(Path, Path) -> Op,
 ) -> Found<()> {
-    let (found, is_sent) = change(client, |hot| op(from.0.path(hot, from.1), to.path(hot, false)));
+    let (found, is_sent) = change(client, |hot| op(from.path(hot), to.path(hot)));
     if is_sent { found } else { Found::Kernel }
 }
 

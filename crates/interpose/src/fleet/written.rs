@@ -60,14 +60,12 @@ pub(crate) fn open(client: &mut Client, node: InodeRef, access: AccessMode) -> F
 pub(crate) fn create(
     client: &mut Client,
     place: Place<'_>,
-    follow_last: bool,
     (new, flags, access): (NewInode, CreateFlags, AccessMode),
 ) -> Found<WrittenFile> {
     let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Found::Kernel };
     let flags = flags | CreateFlags::OPEN | CreateFlags::PLAIN;
     let access = access | AccessMode::SOLE;
-    let op = Op::At(place.path(hot, follow_last), PathOp::Create { new, flags, access });
-    let mut call = Call::new(op, slow.caller.clone());
+    let mut call = slow.call(hot, place, PathOp::Create { new, flags, access });
     let Answered { answer, granted, .. } = slow.slot.perform(&mut call, &mut slow.cache);
     match answer {
         Ok(Reply::Created { opened: Some(it), .. }) => {

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use warren_base::Ino;
-use warren_client::{Call, Op, PathOp};
+use warren_client::PathOp;
 use warren_proto::{Answer, InodeRef, Reply, Request, XattrMode, XattrName};
 
 use super::client::{Client, Found, hot};
@@ -14,8 +14,7 @@ use super::names::{Place, failed};
 #[derive(Clone, Copy)]
 pub(crate) enum Bearer<'a> {
     Open(InodeRef),
-    /// At a path; behind the link if that ends in one and this says so.
-    At(Place<'a>, bool),
+    At(Place<'a>),
 }
 
 impl Bearer<'_> {
@@ -29,9 +28,8 @@ impl Bearer<'_> {
         let slow = client.slow()?;
         match self {
             Self::Open(node) => Some((slow.ask(node, request(node.ino)).answer, true)),
-            Self::At(place, follow) => {
-                let op = Op::At(place.path(hot()?, follow), op());
-                let mut call = Call::new(op, slow.caller.clone());
+            Self::At(place) => {
+                let mut call = slow.call(hot()?, place, op());
                 let answer = slow.slot.perform(&mut call, &mut slow.cache).answer;
                 Some((answer, call.is_sent()))
             }
@@ -50,7 +48,9 @@ pub(crate) fn list(client: &mut Client, of: Bearer<'_>) -> Found<Vec<u8>> {
     }
 }
 
-pub(crate) fn get(client: &mut Client, of: Bearer<'_>, name: &XattrName) -> Found<Box<[u8]>> {
+/// The value of an attribute.
+pub(crate) fn get(client: &mut Client, of: Bearer<'_>, name: &[u8]) -> Found<Box<[u8]>> {
+    let Ok(name) = XattrName::new(name) else { return Found::Kernel };
     let request = |ino| Request::GetXattr { ino, name: name.clone() };
     match of.ask(client, request, || PathOp::GetXattr(name.clone())) {
         Some((Ok(Reply::Xattr(value)), _)) => Found::Is(value),
@@ -63,9 +63,10 @@ pub(crate) fn get(client: &mut Client, of: Bearer<'_>, name: &XattrName) -> Foun
 pub(crate) fn change(
     client: &mut Client,
     of: Bearer<'_>,
-    name: &XattrName,
+    name: &[u8],
     new: Option<(&[u8], XattrMode)>,
 ) -> Found<()> {
+    let Ok(name) = XattrName::new(name) else { return Found::Kernel };
     let name = || name.clone();
     let answered = match new {
         Some((value, mode)) => of.ask(

@@ -23,6 +23,7 @@ use core::sync::atomic::{
 };
 use core::time::Duration;
 
+use crate::fleet::names::Place;
 use crate::fleet::{self, Admitted, Client, Found, Mounted};
 use crate::number::Number;
 use crate::slow_lock::{self, AWAITED, SlowLock, TAKEN};
@@ -358,7 +359,8 @@ fn same_root(
             let asked = looked.options;
             return Ok(MountFacts { root: admitted.root, asked, ..mount });
         }
-        match fleet::stat(client, b"/", admitted.root, true).0 {
+        let root = Place { path: b"/", start: admitted.root, follow_last: true };
+        match fleet::stat(client, root).0 {
             Found::Is((_, now)) => attr = now,
             Found::Fails(_) | Found::Kernel => return Err(Refusal::Root),
         }

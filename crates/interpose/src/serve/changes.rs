@@ -86,37 +86,36 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
         return linked::set(descriptor, set, admission)?.result().ok_or(Why::Kernel);
     }
     let mut name = Name::new();
-    let first = place(named, &mut name, admission)?;
+    let first = place(named, follow, &mut name, admission)?;
     if let Want::Set(set) = want {
-        keep_open(first, set, follow, admission)?;
+        keep_open(first, set, admission)?;
     }
-    watchers::leave(first, follow, admission)?;
-    let change = |op| {
-        admission::under_lock(admission, |room| Ok(names::at(&mut room.client, first, follow, op)))
-    };
+    watchers::leave(first, admission)?;
+    let change =
+        |op| admission::under_lock(admission, |room| Ok(names::at(&mut room.client, first, op)));
     let found = match want {
         Want::Rename(to, flags) => change_two(first, to, admission, |client, from, to| {
             // Until a kernel looks up the new name of a directory, `..` of processes that are in
             // it leads to its old parent, and `getcwd` says its old path.
             let flags = flags | RenameFlags::FILES;
-            names::between(client, (from, follow), to, |from, to| Op::Rename { from, to, flags })
+            names::between(client, from, to, |from, to| Op::Rename { from, to, flags })
         })?,
         Want::Link(to) => change_two(first, to, admission, |client, from, to| {
-            names::between(client, (from, follow), to, |from, to| Op::Link { from, to })
+            names::between(client, from, to, |from, to| Op::Link { from, to })
         })?,
         Want::MakeSymlink(target) => symlink(first, target, admission)?,
         Want::MakeDirectory(mode) => admission::under_lock(admission, |room| {
             let umask = umask::get(room).ok_or(Why::Kernel)?;
             let new = NewInode { umask, ..NewInode::directory(mode) };
-            Ok(names::at(&mut room.client, first, follow, create(new)))
+            Ok(names::at(&mut room.client, first, create(new)))
         })?,
         Want::Unlink => change(PathOp::Unlink)?,
         Want::RemoveDirectory => admission::under_lock(admission, |room| {
             keep_ways(first, room)?;
-            Ok(names::at(&mut room.client, first, follow, PathOp::Rmdir))
+            Ok(names::at(&mut room.client, first, PathOp::Rmdir))
         })?,
         Want::Set(set) => change(PathOp::SetAttr(set))?,
-        Want::SetXattr(name, new) => xattrs::change_at(first, follow, (name, new), admission)?,
+        Want::SetXattr(name, new) => xattrs::change_at(first, (name, new), admission)?,
     };
     found.result().ok_or(Why::Kernel)
 }
@@ -130,8 +129,8 @@ fn change_two(
     change: impl FnOnce(&mut Client, Place<'_>, Place<'_>) -> Found<()>,
 ) -> Result<Found<()>, Why> {
     let mut name = Name::new();
-    let to = place(to, &mut name, admission)?;
-    watchers::leave(to, false, admission)?;
+    let to = place(to, false, &mut name, admission)?;
+    watchers::leave(to, admission)?;
     admission::under_lock(admission, |room| Ok(change(&mut room.client, from, to)))
 }
 
@@ -145,19 +144,14 @@ fn keep_ways(place: Place<'_>, room: &mut Room) -> Result<(), Why> {
     if !files::has_directories() {
         return Ok(());
     }
-    match fleet::stat(&mut room.client, place.path, place.start, false).0 {
+    match fleet::stat(&mut room.client, place).0 {
         Found::Is((node, _)) if files::has_directory(node.ino) => Err(Why::Open),
         _ => Ok(()),
     }
 }
 
 /// Hands over files that are open here, before a mode is set that takes rights from them.
-fn keep_open(
-    place: Place<'_>,
-    set: SetAttr,
-    follow: bool,
-    admission: &Admission,
-) -> Result<(), Why> {
+fn keep_open(place: Place<'_>, set: SetAttr, admission: &Admission) -> Result<(), Why> {
     let loss = Loss::of_set(&set);
     let concerns = match loss {
         Loss::Nothing => false,
@@ -167,9 +161,8 @@ fn keep_open(
     if !concerns || admission.facts.identity.uid == 0 {
         return Ok(());
     }
-    let found = admission::under_lock(admission, |room| {
-        Ok(fleet::stat(&mut room.client, place.path, place.start, follow).0)
-    })?;
+    let found =
+        admission::under_lock(admission, |room| Ok(fleet::stat(&mut room.client, place).0))?;
     match found {
         Found::Is((node, attr)) => {
             files::before_loss(loss, Some((node.ino, attr.kind == FileKind::Directory)));
@@ -199,7 +192,7 @@ fn symlink(place: Place<'_>, target: usize, admission: &Admission) -> Result<Fou
     }
     admission::under_lock(admission, |room| {
         let new = NewInode::symlink(target);
-        Ok(names::at(&mut room.client, place, false, create(new)))
+        Ok(names::at(&mut room.client, place, create(new)))
     })
 }
 
@@ -208,10 +201,15 @@ fn create(new: NewInode) -> PathOp {
 }
 
 /// A path that ends in a slash, `.` or `..` has rules of its own, which the kernel knows.
-fn place<'a>(named: Named, name: &'a mut Name, admission: &Admission) -> Result<Place<'a>, Why> {
+fn place<'a>(
+    named: Named,
+    follow_last: bool,
+    name: &'a mut Name,
+    admission: &Admission,
+) -> Result<Place<'a>, Why> {
     name.copy(named.path)?;
-    let (path, start) = lookup::place(named.descriptor, name.bytes(), admission)?;
-    if ends_plainly(path) { Ok(Place { path, start }) } else { Err(Why::Flags) }
+    let place = lookup::place((name.bytes(), named.descriptor), follow_last, admission)?;
+    if ends_plainly(place.path) { Ok(place) } else { Err(Why::Flags) }
 }
 
 #[cfg(test)]

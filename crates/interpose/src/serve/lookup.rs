@@ -77,35 +77,30 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let request = Request::decode(call)?;
     let mut name = Name::new();
     name.copy(request.named.path)?;
-    let (path, start) = place(request.named.descriptor, name.bytes(), admission)?;
-    let (place, follow_last) = (Place { path, start }, request.follow_last);
+    let (path, descriptor) = (name.bytes(), request.named.descriptor);
+    let place = place((path, descriptor), request.follow_last, admission)?;
     let room = (request.buffer, request.size);
     match request.want {
         Want::Open { flags, mode } => {
-            watchers::leave(place, follow_last, admission)?;
-            let (walked, path, descriptor) = (path, name.bytes(), request.named.descriptor);
-            let opening = Opening { path, walked, start, descriptor, follow_last, flags, mode };
-            return files::open(&opening, admission);
+            watchers::leave(place, admission)?;
+            return files::open(&Opening { path, place, descriptor, flags, mode }, admission);
         }
         Want::ReadLink => return read_link(place, room, admission),
-        Want::GetXattr(name) => {
-            return xattrs::get_at(place, follow_last, (name, room), admission);
-        }
-        Want::ListXattr => return xattrs::list_at(place, follow_last, room, admission),
+        Want::GetXattr(name) => return xattrs::get_at(place, (name, room), admission),
+        Want::ListXattr => return xattrs::list_at(place, room, admission),
         Want::StatMount => return stat_mount(place, request.buffer, admission),
         Want::Stat | Want::Statx(_) | Want::Access(_) => {}
     }
     let is_fresh = clock::is_fresh();
-    let known = if is_fresh { fleet::known(path, start, follow_last) } else { None };
+    let known = if is_fresh { fleet::known(&place) } else { None };
     let found = match known {
         Some(found) => found,
         None => {
-            let begins_here = files::begins_here(request.named.descriptor, path);
-            if is_fresh && !begins_here && Choices::here().attributes.is_kernels(path) {
+            let begins_here = files::begins_here(descriptor, place.path);
+            if is_fresh && !begins_here && Choices::here().attributes.is_kernels(place.path) {
                 return Err(Why::FirstUse);
             }
-            let is_chosen = is_fresh || begins_here;
-            walk(place, follow_last, admission, is_chosen)?
+            walk(place, admission, is_fresh || begins_here)?
         }
     };
     if !admission.is_current() {
@@ -153,18 +148,18 @@ pub(super) fn not_admitted(call: &SystemCall, named: impl FnOnce() -> Option<Nam
     Verdict::Pass
 }
 
-/// The part of the path that the client walks, and where it begins.
+/// The place of a path, which may begin at a descriptor.
 #[inline]
 pub(super) fn place<'a>(
-    descriptor: Option<usize>,
-    path: &'a [u8],
+    (path, descriptor): (&'a [u8], Option<usize>),
+    follow_last: bool,
     admission: &Admission,
-) -> Result<(&'a [u8], InodeRef), Why> {
+) -> Result<Place<'a>, Why> {
     let start = match (path, descriptor) {
         ([], _) => return Err(Why::Empty),
         ([b'/', ..], _) => {
-            let rest = admission.facts.prefix.rest(path).ok_or(Why::Outside)?;
-            return Ok((rest, admission.facts.mount.root));
+            let path = admission.facts.prefix.rest(path).ok_or(Why::Outside)?;
+            return Ok(Place { path, start: admission.facts.mount.root, follow_last });
         }
         (_, Some(descriptor)) => match files::directory_of(descriptor) {
             Some(directory) => directory,
@@ -176,7 +171,7 @@ pub(super) fn place<'a>(
             Directory::Unknown => find_cwd(admission)?,
         },
     };
-    Ok((path, start))
+    Ok(Place { path, start, follow_last })
 }
 
 #[cold]
@@ -191,19 +186,18 @@ fn find_cwd(admission: &Admission) -> Result<InodeRef, Why> {
 /// Finds the attributes, by a request if the client lacks them. `is_fleets`: the choice is made.
 #[cold]
 fn walk(
-    Place { path, start }: Place<'_>,
-    follow_last: bool,
+    place: Place<'_>,
     admission: &Admission,
     is_fleets: bool,
 ) -> Result<Result<Attr, Errno>, Why> {
     admission::under_lock(admission, |room| {
-        if let Some(known) = fleet::known(path, start, follow_last) {
+        if let Some(known) = fleet::known(&place) {
             return Ok(known);
         }
-        if !is_fleets && Choices::here().attributes.is_kernels(path) {
+        if !is_fleets && Choices::here().attributes.is_kernels(place.path) {
             return Err(Why::FirstUse);
         }
-        let stat = || fleet::stat(&mut room.client, path, start, follow_last);
+        let stat = || fleet::stat(&mut room.client, place);
         match Choices::here().attributes.through_fleet(stat, |(_, asked)| *asked).0 {
             Found::Is((_, attr)) => Ok(Ok(attr)),
             Found::Fails(errno) => Ok(Err(errno)),
@@ -213,11 +207,11 @@ fn walk(
 }
 
 fn read_link(
-    Place { path, start }: Place<'_>,
+    place: Place<'_>,
     (buffer, size): (usize, usize),
     admission: &Admission,
 ) -> Result<isize, Why> {
-    admission::under_lock(admission, |room| match fleet::read_link(&mut room.client, path, start) {
+    admission::under_lock(admission, |room| match fleet::read_link(&mut room.client, place) {
         Found::Is(target) => {
             let target = &target[..target.len().min(size)];
             memory::give(target, buffer).map(|()| target.len() as isize).ok_or(Why::Pointer)
@@ -231,12 +225,10 @@ fn read_link(
 
 /// `statfs`, whose path must lead to something.
 fn stat_mount(place: Place<'_>, buffer: usize, admission: &Admission) -> Result<isize, Why> {
-    admission::under_lock(admission, |Room { client, .. }| {
-        match fleet::stat(client, place.path, place.start, true).0 {
-            Found::Is(_) => statfs::give(client, buffer, admission),
-            Found::Fails(errno) => fail(errno),
-            Found::Kernel => Err(Why::Kernel),
-        }
+    admission::under_lock(admission, |Room { client, .. }| match fleet::stat(client, place).0 {
+        Found::Is(_) => statfs::give(client, buffer, admission),
+        Found::Fails(errno) => fail(errno),
+        Found::Kernel => Err(Why::Kernel),
     })
 }
 

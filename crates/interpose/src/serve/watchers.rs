@@ -10,17 +10,14 @@ use super::why::Why;
 
 /// Fails if the kernel must make a call at this place, because watchers may see it.
 #[inline]
-pub(super) fn leave(place: Place<'_>, follow_last: bool, admission: &Admission) -> Result<(), Why> {
-    if watches::state() == 0 { Ok(()) } else { look(place, follow_last, admission) }
+pub(super) fn leave(place: Place<'_>, admission: &Admission) -> Result<(), Why> {
+    if watches::state() == 0 { Ok(()) } else { look(place, admission) }
 }
 
 #[cold]
-fn look(place: Place<'_>, follow_last: bool, admission: &Admission) -> Result<(), Why> {
-    admission::under_lock(admission, |room| {
-        if watches::concern(&mut room.client, place, follow_last) {
-            Err(Why::Watched)
-        } else {
-            Ok(())
-        }
+fn look(place: Place<'_>, admission: &Admission) -> Result<(), Why> {
+    admission::under_lock(admission, |room| match watches::concern(&mut room.client, place) {
+        true => Err(Why::Watched),
+        false => Ok(()),
     })
 }

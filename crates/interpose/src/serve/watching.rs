@@ -7,12 +7,9 @@
 //! Not covered: watchers without the library, marks on whole mounts and file systems (fanotify),
 //! and watches that outlive the watcher's client (`exec`, other rights, another mount in the way).
 
-use warren_base::Errno;
-
 use crate::abi::{IN_DONT_FOLLOW, nr};
 use crate::call::SystemCall;
-use crate::fleet::names::Place;
-use crate::fleet::watches::{self, Unwatched};
+use crate::fleet::{Found, watches};
 use crate::state::is_child;
 
 use super::facts::{self, Admission};
@@ -36,26 +33,15 @@ pub(super) fn before_watch(call: &SystemCall) -> Option<isize> {
     if facts::current().is_none() {
         admission::hurry(named);
     }
-    let admission = facts::current()?;
-    match watch(named, follow_last, &admission) {
-        // As if there were too many watches.
-        Ok(Err(Unwatched::Full)) => Some(-(Errno::ENOSPC.raw() as isize)),
-        Ok(Ok(()) | Err(Unwatched::Kernel)) | Err(_) => None,
-    }
+    watch(named, follow_last, &facts::current()?).ok()?.outcome()?.err()
 }
 
 #[inline(never)]
-fn watch(
-    named: Named,
-    follow_last: bool,
-    admission: &Admission,
-) -> Result<Result<(), Unwatched>, Why> {
+fn watch(named: Named, follow_last: bool, admission: &Admission) -> Result<Found<()>, Why> {
     let mut name = Name::new();
     name.copy(named.path)?;
-    let (path, start) = lookup::place(named.descriptor, name.bytes(), admission)?;
-    admission::under_lock(admission, |room| {
-        Ok(watches::watch(&mut room.client, Place { path, start }, follow_last))
-    })
+    let place = lookup::place((name.bytes(), named.descriptor), follow_last, admission)?;
+    admission::under_lock(admission, |room| Ok(watches::watch(&mut room.client, place)))
 }
 
 /// The path that is to be watched, and whether a link at its end is followed.

@@ -4,7 +4,7 @@
 
 use warren_base::limits::XATTR_SHORT_MAX;
 use warren_base::{FileKind, InodeFlags};
-use warren_proto::{ACL_ACCESS, ACL_DEFAULT, Attr, XattrMode, XattrName};
+use warren_proto::{ACL_ACCESS, ACL_DEFAULT, Attr, XattrMode};
 
 use crate::abi::{ENODATA, ERANGE};
 use crate::fleet::Found;
@@ -29,20 +29,7 @@ pub(super) type Bytes = (usize, usize);
 pub(super) enum Named<'a> {
     /// The flag of an inode that has this list.
     Acl(InodeFlags),
-    OfUser(UserName<'a>),
-}
-
-/// The name of an attribute of users. It lies on the program's stack until the lock is held,
-/// because only the lock's holder allocates.
-#[derive(Clone, Copy)]
-pub(super) struct UserName<'a>(&'a [u8]);
-
-impl UserName<'_> {
-    /// The name for a request. `None` if only the kernel knows such names. The caller holds the
-    /// lock, as `room` shows, and drops the name before it releases it.
-    pub(super) fn owned(self, _room: &Room) -> Option<XattrName> {
-        XattrName::new(self.0).ok()
-    }
+    OfUser(&'a [u8]),
 }
 
 /// Copies the name at an address to `into`. `None` for a name that only the kernel knows.
@@ -51,7 +38,7 @@ pub(super) fn name(address: usize, into: &mut Name) -> Option<Named<'_>> {
     match into.bytes() {
         ACL_ACCESS => Some(Named::Acl(InodeFlags::ACL)),
         ACL_DEFAULT => Some(Named::Acl(InodeFlags::DEFAULT_ACL)),
-        name if name.starts_with(OF_USERS) => Some(Named::OfUser(UserName(name))),
+        name if name.starts_with(OF_USERS) => Some(Named::OfUser(name)),
         _ => None,
     }
 }
@@ -59,37 +46,32 @@ pub(super) fn name(address: usize, into: &mut Name) -> Option<Named<'_>> {
 /// `getxattr` and `lgetxattr`.
 pub(super) fn get_at(
     place: Place<'_>,
-    follow: bool,
     (address, value): (usize, Bytes),
     admission: &Admission,
 ) -> Result<isize, Why> {
     match name(address, &mut Name::new()).ok_or(Why::Flags)? {
-        Named::Acl(flag) => without_acl(place, follow, admission, flag),
-        Named::OfUser(name) => {
-            let of = Bearer::At(place, follow);
-            admission::under_lock(admission, |room| {
-                let name = name.owned(room).ok_or(Why::Flags)?;
-                result_of(fleet::get(&mut room.client, of, &name), value)
+        Named::Acl(flag) => {
+            admission::under_lock(admission, |Room { client, .. }| match stat(client, place).0 {
+                Found::Is((_, attr)) => no_list(&attr, flag).ok_or(Why::Kernel),
+                _ => Err(Why::Kernel),
             })
         }
+        Named::OfUser(name) => admission::under_lock(admission, |Room { client, .. }| {
+            result_of(fleet::get(client, Bearer::At(place), name), value)
+        }),
     }
 }
 
 /// `listxattr` and `llistxattr`.
-pub(super) fn list_at(
-    place: Place<'_>,
-    follow: bool,
-    list: Bytes,
-    admission: &Admission,
-) -> Result<isize, Why> {
-    let of = Bearer::At(place, follow);
-    admission::under_lock(admission, |room| result_of(fleet::list(&mut room.client, of), list))
+pub(super) fn list_at(place: Place<'_>, list: Bytes, admission: &Admission) -> Result<isize, Why> {
+    admission::under_lock(admission, |Room { client, .. }| {
+        result_of(fleet::list(client, Bearer::At(place)), list)
+    })
 }
 
 /// `setxattr`, `removexattr` and their kin; `new` is the value and the flags.
 pub(super) fn change_at(
     place: Place<'_>,
-    follow: bool,
     (address, new): (usize, Option<(Bytes, usize)>),
     admission: &Admission,
 ) -> Result<Found<()>, Why> {
@@ -99,25 +81,8 @@ pub(super) fn change_at(
         Some((value, flags)) => Some(read_new(value, flags, &mut copy).ok_or(Why::Flags)?),
         None => None,
     };
-    let of = Bearer::At(place, follow);
-    admission::under_lock(admission, |room| {
-        let name = name.owned(room).ok_or(Why::Flags)?;
-        Ok(fleet::change(&mut room.client, of, &name, new))
-    })
-}
-
-/// The result of a call on an access control list, for a file that has none.
-fn without_acl(
-    place: Place<'_>,
-    follow: bool,
-    admission: &Admission,
-    flag: InodeFlags,
-) -> Result<isize, Why> {
-    admission::under_lock(admission, |room| {
-        match stat(&mut room.client, place.path, place.start, follow).0 {
-            Found::Is((_, attr)) => no_list(&attr, flag).ok_or(Why::Kernel),
-            _ => Err(Why::Kernel),
-        }
+    admission::under_lock(admission, |Room { client, .. }| {
+        Ok(fleet::change(client, Bearer::At(place), name, new))
     })
 }
 

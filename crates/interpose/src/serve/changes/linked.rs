@@ -51,10 +51,11 @@ pub(super) fn set(
     admission::under_lock(admission, |Room { path, client, .. }| {
         let path = proc::target_of(descriptor, path).ok_or(Why::Kernel)?;
         let path = admission.facts.prefix.rest(path).ok_or(Why::Outside)?;
-        if watches::concern(client, Place { path, start }, false) {
+        let place = Place { path, start, follow_last: false };
+        if watches::concern(client, place) {
             return Err(Why::Watched);
         }
-        match fleet::stat(client, path, start, false).0 {
+        match fleet::stat(client, place).0 {
             Found::Is((node, attr))
                 if node.ino == found.ino() && attr.kind != FileKind::Symlink =>
             {

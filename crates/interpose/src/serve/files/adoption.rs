@@ -354,15 +354,12 @@ fn examine(
     let access = create::access(flags)?;
     let path = proc::target_of(number, &mut room.path)?;
     let length = path.len();
-    let walked = facts.prefix.rest(path)?;
-    let place = Place { path: walked, start: facts.mount.root };
-    if watches::concern(&mut room.client, place, false) {
+    let path = facts.prefix.rest(path)?;
+    let place = Place { path, start: facts.mount.root, follow_last: false };
+    if watches::concern(&mut room.client, place) {
         return None;
     }
-    let (node, attr) = match client::stat(&mut room.client, walked, facts.mount.root, false).0 {
-        Found::Is(found) => found,
-        Found::Fails(_) | Found::Kernel => return None,
-    };
+    let Found::Is((node, attr)) = client::stat(&mut room.client, place).0 else { return None };
     // A file that was not read so far may be long.
     let used = if was_read { access } else { access - AccessMode::READ };
     create::check(&attr, used).ok()?;

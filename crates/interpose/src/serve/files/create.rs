@@ -55,7 +55,7 @@ pub(super) fn may_write_any_length() -> bool {
 #[inline(never)]
 pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
     let access = access(opening.flags).ok_or(Why::Flags)?;
-    if !ends_plainly(opening.walked) {
+    if !ends_plainly(opening.place.path) {
         return Err(Why::Flags);
     }
     if !score::pays() {
@@ -119,15 +119,15 @@ fn find_or_make(
     admission: &Admission,
     room: &mut Room,
 ) -> Result<Found<WrittenFile>, Why> {
-    let (path, start) = (opening.walked, opening.start);
     let found = if opening.flags & O_CREAT != 0 {
         let new = new(opening.mode, access, admission, room).ok_or(Why::Kernel)?;
         let exclusive = opening.flags & O_EXCL != 0;
         let flags = if exclusive { CreateFlags::EXCLUSIVE } else { CreateFlags::empty() };
-        let follow_last = opening.follow_last && !exclusive;
-        fleet::create(&mut room.client, Place { path, start }, follow_last, (new, flags, access))
+        let follow_last = opening.place.follow_last && !exclusive;
+        let place = Place { follow_last, ..opening.place };
+        fleet::create(&mut room.client, place, (new, flags, access))
     } else {
-        match client::stat(&mut room.client, path, start, opening.follow_last).0 {
+        match client::stat(&mut room.client, opening.place).0 {
             Found::Is((node, attr)) => {
                 check(&attr, access)?;
                 fleet::open(&mut room.client, node, access)

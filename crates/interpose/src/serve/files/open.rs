@@ -9,6 +9,7 @@ use warren_client::Held;
 use warren_proto::{Attr, InodeRef, Rules};
 
 use crate::fleet::files::{self as fleet, OpenFile, Reached};
+use crate::fleet::names::Place;
 use crate::fleet::{self as client, Client, Found};
 use crate::state::children;
 use crate::stub;
@@ -36,13 +37,11 @@ pub(super) const HARMLESS: u32 = O_NONBLOCK | O_NOCTTY | O_LARGEFILE | O_NOFOLLO
 /// A file to be opened.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Opening<'a> {
-    /// As the program has named it, and as the client walks it.
+    /// Its path as the program has named it, and its place as the client walks it.
     pub path: &'a [u8],
-    pub walked: &'a [u8],
-    pub start: InodeRef,
+    pub place: Place<'a>,
     /// The descriptor at which a relative path begins, if it is not the working directory.
     pub descriptor: Option<usize>,
-    pub follow_last: bool,
     pub flags: u32,
     /// The mode of a new file.
     pub mode: u32,
@@ -72,7 +71,7 @@ impl Opening<'_> {
     }
 
     pub(super) fn kept<'a>(&'a self, base: &'a [u8], epoch: u64) -> table::Opening<'a> {
-        let start = (self.is_relative() && base.is_empty()).then_some(self.start.ino);
+        let start = (self.is_relative() && base.is_empty()).then_some(self.place.start.ino);
         // The kernel keeps these flags, and forces one.
         let kept = O_ACCMODE | O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_DIRECTORY | O_PATH;
         let forced = if self.flags & O_PATH != 0 { 0 } else { O_LARGEFILE };
@@ -92,9 +91,7 @@ pub(super) fn open(opening: &Opening<'_>, admission: &Admission) -> Result<isize
     if admission.facts.mount.options.rules.contains(Rules::STRICT_ATIME) && !is_place {
         return Err(Why::Kernel);
     }
-    let (walked, start, follows) = (opening.walked, opening.start, opening.follow_last);
-    let is_fresh = clock::is_fresh();
-    let known = if is_fresh { client::known(walked, start, follows) } else { None };
+    let known = if clock::is_fresh() { client::known(&opening.place) } else { None };
     let file = match known {
         Some(Err(errno)) => return missing(errno, admission),
         Some(Ok(attr)) => {
@@ -186,7 +183,7 @@ fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
     admission::under_lock(admission, |room| {
         let is_fleets =
             opening.flags & O_DIRECTORY != 0 || begins_here(opening.descriptor, opening.path);
-        if !is_fleets && Choices::here().opens.is_kernels(opening.walked) {
+        if !is_fleets && Choices::here().opens.is_kernels(opening.place.path) {
             return Err(Why::FirstUse);
         }
         let _held = placeholder::ready(admission.facts).ok_or(Why::Kernel)?;
@@ -213,21 +210,19 @@ fn ask(opening: &Opening<'_>, admission: &Admission) -> Result<isize, Why> {
 
 /// Opens a file. An object that is no file, or must be a directory, is only looked at.
 fn reach(client: &mut Client, opening: &Opening<'_>) -> Found<Reached> {
-    let (path, start, follows) = (opening.walked, opening.start, opening.follow_last);
-    let known = match client::stat_over_copies(client, path, start, follows) {
-        None if opening.flags & (O_DIRECTORY | O_PATH) != 0 => {
-            Some(client::stat(client, path, start, follows).0)
-        }
+    let place = opening.place;
+    let known = match client::stat_over_copies(client, place) {
+        None if opening.flags & (O_DIRECTORY | O_PATH) != 0 => Some(client::stat(client, place).0),
         known => known,
     };
     match known {
-        None => fleet::open(client, path, start, follows),
+        None => fleet::open(client, place),
         Some(Found::Is((node, attr)))
             if attr.kind == FileKind::Regular && attr.size <= SERVED_MAX =>
         {
             match fleet::acquire(node.ino) {
                 Some(file) => Found::Is(Reached::File(file, attr)),
-                None => fleet::open(client, path, start, follows),
+                None => fleet::open(client, place),
             }
         }
         Some(Found::Is((node, attr))) => Found::Is(Reached::Other(node, attr)),

@@ -44,9 +44,12 @@ fn place<'a>(
         ([], ..) => None,
         ([b'/', ..], None, _) => {
             let start = admission.facts.mount.root;
-            admission.facts.prefix.rest(path).map(|path| Place { path, start })
+            let path = admission.facts.prefix.rest(path)?;
+            Some(Place { path, start, follow_last: true })
         }
-        (_, Some(ino), Directory::Inside(start)) if start.ino == ino => Some(Place { path, start }),
+        (_, Some(ino), Directory::Inside(start)) if start.ino == ino => {
+            Some(Place { path, start, follow_last: true })
+        }
         _ => None,
     }
 }

@@ -15,34 +15,23 @@ use super::table::Served;
 pub(super) fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
     let [_, second, third, fourth, fifth, _] = call.args;
     let of = Bearer::Open(file.node());
+    let mut copied = Name::new();
     match operation {
-        OnFile::ListXattr => {
-            let list =
-                |room: &mut Room| result_of(fleet::list(&mut room.client, of), (second, third));
-            admission::waiting(list)?.ok()
-        }
-        OnFile::GetXattr => match name(second, &mut Name::new())? {
+        OnFile::ListXattr => admission::waiting(|Room { client, .. }| {
+            result_of(fleet::list(client, of), (second, third)).ok()
+        })?,
+        OnFile::GetXattr => match name(second, &mut copied)? {
             Named::Acl(flag) => no_list(&attr(file)?, flag),
-            Named::OfUser(name) => {
-                let get = |room: &mut Room| {
-                    let name = name.owned(room)?;
-                    result_of(fleet::get(&mut room.client, of, &name), (third, fourth)).ok()
-                };
-                admission::waiting(get)?
-            }
+            Named::OfUser(name) => admission::waiting(|Room { client, .. }| {
+                result_of(fleet::get(client, of, name), (third, fourth)).ok()
+            })?,
         },
-        OnFile::SetXattr => match name(second, &mut Name::new())? {
-            Named::Acl(_) => None,
-            Named::OfUser(name) => {
-                let mut copy = [0; VALUE_MAX];
-                let new = Some(read_new((third, fourth), fifth, &mut copy)?);
-                let change = |room: &mut Room| {
-                    let name = name.owned(room)?;
-                    Some(fleet::change(&mut room.client, of, &name, new))
-                };
-                admission::waiting(change)??.result()
-            }
-        },
+        OnFile::SetXattr => {
+            let Named::OfUser(name) = name(second, &mut copied)? else { return None };
+            let mut copy = [0; VALUE_MAX];
+            let new = Some(read_new((third, fourth), fifth, &mut copy)?);
+            admission::waiting(|room| fleet::change(&mut room.client, of, name, new))?.result()
+        }
         _ => None,
     }
 }
