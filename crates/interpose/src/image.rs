@@ -36,10 +36,7 @@ use core::sync::atomic::{
 };
 
 use self::file::{DISTANCE, FILLED, Header, Open, SEALS, TRAMPOLINES};
-use crate::abi::{
-    MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_PRIVATE, O_RDWR, PAGE, PROT_EXEC, PROT_READ, PROT_WRITE,
-    is_error, nr,
-};
+use crate::abi::{MAP_FIXED, MAP_PRIVATE, O_RDWR, PAGE, PROT_EXEC, PROT_READ, is_error, nr};
 use crate::call::SystemCall;
 use crate::loader;
 use crate::state::has_threads;
@@ -202,23 +199,18 @@ fn find_and_map(part: Mapped) -> Option<Outcome> {
 
 /// Maps the trampolines, whose first word is the address of the entry.
 fn map_trampolines(image: &Open, place: usize, header: &Header) -> Option<()> {
-    let flags = MAP_PRIVATE | MAP_FIXED_NOREPLACE;
     let (length, offset) = (header.trampolines, PAGE + header.text);
-    let args = [place, length, PROT_READ | PROT_WRITE, flags, image.0, offset];
-    // SAFETY: it replaces no mapping.
-    let mapped = unsafe { stub::call(nr::MMAP, args) };
-    if is_error(mapped) {
+    if !stub::map_at(place, length, Some((image.0, offset))) {
         return None;
     }
-    let done = mapped as usize == place && {
-        // SAFETY: it was mapped now, and nothing uses it.
-        unsafe { (place as *mut usize).write(stub::entry()) };
-        let args = [place, length, PROT_READ | PROT_EXEC];
-        // SAFETY: as above.
-        unsafe { stub::call(nr::MPROTECT, args) == 0 }
+    let args = [place, length, PROT_READ | PROT_EXEC];
+    // SAFETY: it was mapped now, writable, and nothing uses it.
+    let done = unsafe {
+        (place as *mut usize).write(stub::entry());
+        stub::call(nr::MPROTECT, args) == 0
     };
     if !done {
-        stub::unmap(mapped as usize, length);
+        stub::unmap(place, length);
     }
     done.then_some(())
 }

@@ -174,35 +174,31 @@ impl Open {
         Patching::here().open_protection.store(object.protection, Relaxed);
         Patching::here().open_start.store(first, Release);
         let open = Self;
+        let args = [first, length, object.protection | PROT_WRITE];
         // SAFETY: the text stays readable and executable.
-        let result =
-            unsafe { stub::call(nr::MPROTECT, [first, length, object.protection | PROT_WRITE]) };
-        (result == 0).then_some(open)
+        (unsafe { stub::call(nr::MPROTECT, args) } == 0).then_some(open)
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        close_text();
+        Patching::here().close_text();
     }
 }
 
-fn close_text() {
-    let start = Patching::here().open_start.load(Acquire);
-    let (length, protection) = (
-        Patching::here().open_length.load(Relaxed),
-        Patching::here().open_protection.load(Relaxed),
-    );
-    // SAFETY: it restores the protection of this text.
-    unsafe { stub::call(nr::MPROTECT, [start, length, protection]) };
-    Patching::here().open_start.store(0, Release);
-}
-
 impl Patching {
+    fn close_text(&self) {
+        let start = self.open_start.load(Acquire);
+        let args = [start, self.open_length.load(Relaxed), self.open_protection.load(Relaxed)];
+        // SAFETY: it restores the protection of this text.
+        unsafe { stub::call(nr::MPROTECT, args) };
+        self.open_start.store(0, Release);
+    }
+
     /// Closes what another thread of the parent of a child of `fork` may have been patching.
     pub(crate) fn stop(&self) {
         if self.open_start.load(Relaxed) != 0 {
-            close_text();
+            self.close_text();
         }
         trampoline::close();
         self.is_taken.store(false, Relaxed);

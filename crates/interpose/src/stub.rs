@@ -6,8 +6,8 @@
 use core::ffi::CStr;
 
 use crate::abi::{
-    AT_FDCWD, MAP_ANONYMOUS, MAP_PRIVATE, O_CLOEXEC, PAGE, PROT_READ, PROT_WRITE, SET_SIZE,
-    SIG_SETMASK, STAT_WORDS, is_error, nr,
+    AT_FDCWD, MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, O_CLOEXEC, PAGE, PROT_READ,
+    PROT_WRITE, SET_SIZE, SIG_SETMASK, STAT_WORDS, is_error, nr,
 };
 use crate::elf::{self, PF_X, PT_LOAD};
 
@@ -115,6 +115,24 @@ pub(crate) fn map(length: usize, flags: usize) -> Option<usize> {
     // SAFETY: it replaces no mapping.
     let mapped = unsafe { call(nr::MMAP, args) };
     (!is_error(mapped)).then_some(mapped as usize)
+}
+
+/// Maps private memory at `place`, if no mapping is there: zeros, or a file by its descriptor and
+/// an offset. Returns whether it is mapped.
+pub(crate) fn map_at(place: usize, length: usize, file: Option<(usize, usize)>) -> bool {
+    let (kind, descriptor, offset) = match file {
+        None => (MAP_ANONYMOUS, usize::MAX, 0),
+        Some((descriptor, offset)) => (0, descriptor, offset),
+    };
+    let flags = MAP_PRIVATE | MAP_FIXED_NOREPLACE | kind;
+    let args = [place, length, PROT_READ | PROT_WRITE, flags, descriptor, offset];
+    // SAFETY: it replaces no mapping.
+    let mapped = unsafe { call(nr::MMAP, args) };
+    if !is_error(mapped) && mapped as usize != place {
+        // An old kernel takes the address as a wish.
+        unmap(mapped as usize, length);
+    }
+    mapped as usize == place
 }
 
 pub(crate) fn unmap(start: usize, length: usize) {

@@ -8,9 +8,7 @@ use core::sync::atomic::{
     Ordering::{Relaxed, Release},
 };
 
-use crate::abi::{
-    MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, PROT_EXEC, PROT_READ, PROT_WRITE, is_error, nr,
-};
+use crate::abi::{PROT_EXEC, PROT_READ, PROT_WRITE, nr};
 use crate::site::CODE_MAX;
 use crate::stub;
 
@@ -119,20 +117,7 @@ pub(crate) fn close() {
 
 fn map_at(place: usize) -> Option<usize> {
     let place = place & !(REGION - 1);
-    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
-    let args = [place, REGION, PROT_READ | PROT_WRITE, flags, usize::MAX, 0];
-    // SAFETY: it replaces no mapping.
-    let mapped = unsafe { stub::call(nr::MMAP, args) };
-    if is_error(mapped) {
-        return None;
-    }
-    let mapped = mapped as usize;
-    if mapped != place {
-        // An old kernel takes the address as a wish.
-        stub::unmap(mapped, REGION);
-        return None;
-    }
-    Some(mapped)
+    stub::map_at(place, REGION, None).then_some(place)
 }
 
 fn protect(start: usize, protection: usize) -> bool {

@@ -32,9 +32,8 @@ pub(super) fn fill(image: &Open, library: &Library, file: &CStr) -> Option<()> {
     }
     let file = Open::new(file, 0)?;
     let length = PAGE + (library.end - library.start) + TRAMPOLINES;
-    if !may_be_as_long(length) {
-        return None;
-    }
+    // The kernel ends a process by SIGXFSZ that tries to make a file longer than it may be.
+    stub::limits(RLIMIT_FSIZE).filter(|[soft, _]| *soft >= length as u64)?;
     // SAFETY: the file is the launcher's, and for this.
     if unsafe { stub::call(nr::FTRUNCATE, [image.0, length]) } != 0 {
         return None;
@@ -53,11 +52,6 @@ pub(super) fn fill(image: &Open, library: &Library, file: &CStr) -> Option<()> {
     filled?;
     image.seal();
     Some(())
-}
-
-/// Whether this process may make a file so long. If not, the kernel ends it by SIGXFSZ for trying.
-fn may_be_as_long(length: usize) -> bool {
-    stub::limits(RLIMIT_FSIZE).is_some_and(|[soft, _]| soft >= length as u64)
 }
 
 fn write(bytes: &mut [u8], library: &Library, file: &Open) -> Option<()> {
