@@ -66,7 +66,7 @@ pub(crate) fn path_of(client: &mut Client, dir: InodeRef) -> Option<Vec<u8>> {
         if node.ino == hot.root.ino {
             return Some(path);
         }
-        let parent = slow.parent(node)?;
+        let (parent, ..) = slow.page(node, 0)?;
         let name = slow.name_in(parent, node.ino)?;
         let behind = core::mem::replace(&mut path, name);
         if !behind.is_empty() {
@@ -121,10 +121,6 @@ impl Slow {
             }
             _ => None,
         }
-    }
-
-    fn parent(&mut self, dir: InodeRef) -> Option<InodeRef> {
-        self.page(dir, 0).map(|(parent, ..)| parent)
     }
 
     /// The name of an inode in a directory.

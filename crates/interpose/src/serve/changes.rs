@@ -13,12 +13,12 @@ mod linked;
 mod request;
 
 use warren_base::{Errno, FileKind};
-use warren_client::{Op, PathOp};
+use warren_client::{Op, Path, PathOp};
 use warren_proto::{AccessMode, CreateFlags, NewInode, RenameFlags, SetAttr};
 
 use crate::call::{SystemCall, Verdict};
 use crate::fleet::names::{self, Place};
-use crate::fleet::{self, Client, Found};
+use crate::fleet::{self, Found};
 use crate::state::{Flag, is_child};
 
 use super::facts::{self, Admission};
@@ -94,15 +94,13 @@ fn serve(call: &SystemCall, admission: &Admission) -> Result<isize, Why> {
     let change =
         |op| admission::under_lock(admission, |room| Ok(names::at(&mut room.client, first, op)));
     let found = match want {
-        Want::Rename(to, flags) => change_two(first, to, admission, |client, from, to| {
+        Want::Rename(to, flags) => {
             // Until a kernel looks up the new name of a directory, `..` of processes that are in
             // it leads to its old parent, and `getcwd` says its old path.
             let flags = flags | RenameFlags::FILES;
-            names::between(client, from, to, |from, to| Op::Rename { from, to, flags })
-        })?,
-        Want::Link(to) => change_two(first, to, admission, |client, from, to| {
-            names::between(client, from, to, |from, to| Op::Link { from, to })
-        })?,
+            change_two(first, to, admission, |from, to| Op::Rename { from, to, flags })?
+        }
+        Want::Link(to) => change_two(first, to, admission, |from, to| Op::Link { from, to })?,
         Want::MakeSymlink(target) => symlink(first, target, admission)?,
         Want::MakeDirectory(mode) => admission::under_lock(admission, |room| {
             let umask = umask::get(room).ok_or(Why::Kernel)?;
@@ -126,12 +124,12 @@ fn change_two(
     from: Place<'_>,
     to: Named,
     admission: &Admission,
-    change: impl FnOnce(&mut Client, Place<'_>, Place<'_>) -> Found<()>,
+    op: impl FnOnce(Path, Path) -> Op,
 ) -> Result<Found<()>, Why> {
     let mut name = Name::new();
     let to = place(to, false, &mut name, admission)?;
     watchers::leave(to, admission)?;
-    admission::under_lock(admission, |room| Ok(change(&mut room.client, from, to)))
+    admission::under_lock(admission, |room| Ok(names::between(&mut room.client, from, to, op)))
 }
 
 /// Fails if a directory at this place is the working directory, one above it, or open: the kernel

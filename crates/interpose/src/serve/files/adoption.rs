@@ -252,26 +252,22 @@ struct Candidate {
     closes_on_exec: bool,
 }
 
-/// A number that has a placeholder.
-struct Replaced {
-    candidate: Candidate,
-    first: WrittenFile,
-    offset: u64,
-}
-
 /// Puts the files into the table that can be served from now on.
 fn exchange(numbers: &[usize], admission: &Admission, room: &mut Room) -> Option<()> {
     // The mount stays while the file is open here. Whatever ends the serving of files from now on
     // finds this, and waits for the lock.
     let _held = placeholder::ready(admission.facts)?;
     let (candidates, path) = candidates(numbers, admission, room)?;
-    let replaced: Vec<Replaced> = opened(&mut room.client, candidates)?
-        .into_iter()
-        .filter_map(|(it, first)| replace(&mut room.client, it, first))
-        .collect();
+    let mut replaced = Vec::new();
+    for (candidate, first) in opened(&mut room.client, candidates)? {
+        match place(candidate.number, candidate.closes_on_exec) {
+            Some(offset) => replaced.push((candidate, first, offset)),
+            None => fleet::close(&mut room.client, first.handle),
+        }
+    }
     let mut lent = Vec::new();
     let mut turns = TURNS;
-    for Replaced { candidate, first, offset } in replaced {
+    for (candidate, first, offset) in replaced {
         let Candidate { number, node, access, flags, closes_on_exec } = candidate;
         let file = alone(&mut room.client, node, access, first, turns);
         if fleet::is_ours(file.guard) {
@@ -371,16 +367,8 @@ fn examine(
     Some((Candidate { number, node, access, flags, closes_on_exec }, length))
 }
 
-/// Puts a placeholder in place of the kernel's file. `None` if the file stays there.
-fn replace(client: &mut Client, candidate: Candidate, first: WrittenFile) -> Option<Replaced> {
-    let Some(offset) = place(candidate.number, candidate.closes_on_exec) else {
-        fleet::close(client, first.handle);
-        return None;
-    };
-    Some(Replaced { candidate, first, offset })
-}
-
-/// Returns the offset of the kernel's file, which it closes.
+/// Puts a placeholder in place of the kernel's file, which it closes. Returns the file's offset.
+/// `None` if the file stays there.
 fn place(number: usize, closes_on_exec: bool) -> Option<u64> {
     let template = placeholder::number()?;
     let offset = stub::seek(number, 0, SEEK_CUR);
