@@ -51,7 +51,9 @@ unsafe impl Sync for Report {}
 
 /// Sets where reports go.
 pub(crate) fn set_target(value: &[u8]) {
-    if let Some(descriptor) = number(value) {
+    let is_number = value.iter().all(u8::is_ascii_digit);
+    if let Some(descriptor) = proc::number(value).filter(|_| is_number) {
+        let descriptor = descriptor as usize;
         if let Some(file) = file_of(descriptor) {
             Report::here().descriptor.set(descriptor);
             Report::here().file[0].store(file[0], Relaxed);
@@ -61,11 +63,6 @@ pub(crate) fn set_target(value: &[u8]) {
     } else if !value.is_empty() {
         Life::here().counted.set(true);
     }
-}
-
-fn number(value: &[u8]) -> Option<usize> {
-    let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-    digits.then(|| core::str::from_utf8(value).ok()?.parse().ok())?
 }
 
 /// The device and the inode of an open file.

@@ -125,9 +125,7 @@ impl<const WEIGHT: u64> Choice<WEIGHT> {
     }
 
     fn forget(&self) {
-        for word in &self.used {
-            word.store(0, Relaxed);
-        }
+        self.used.iter().for_each(|word| word.store(0, Relaxed));
     }
 
     /// In a child of `fork`, which knows no path.

@@ -75,9 +75,7 @@ impl Table {
     }
 
     fn clear(&self) {
-        for entry in &self.0 {
-            entry.store(0, Relaxed);
-        }
+        self.0.iter().for_each(|entry| entry.store(0, Relaxed));
     }
 }
 

@@ -183,12 +183,9 @@ impl Candidates {
     pub(super) fn add(&self, at: &[u8]) -> bool {
         let is_there = |it: &Candidate| it.prefix.rest(at).is_some_and(|rest| rest == b"/");
         let is_free = |it: &Candidate| it.prefix.is_empty();
+        let free = || self.found.iter().position(is_free);
         self.found.iter().any(is_there)
-            || self
-                .found
-                .iter()
-                .position(is_free)
-                .is_some_and(|to| self.set(to, at.iter().copied()))
+            || free().is_some_and(|number| self.set(number, at.iter().copied()))
     }
 
     /// Returns whether there is room for the path.

@@ -38,11 +38,8 @@ pub(super) fn change(call: &SystemCall) -> isize {
 /// Forgets the mask. Returns the word, which no other thread has seen.
 fn next_version() -> u64 {
     let next = |word: u64| (word & !(VERSION - 1)).wrapping_add(VERSION);
-    let mut word = Umask::here().0.load(Acquire);
-    while let Err(now) = Umask::here().0.compare_exchange_weak(word, next(word), AcqRel, Acquire) {
-        word = now;
-    }
-    next(word)
+    let before = Umask::here().0.fetch_update(AcqRel, Acquire, |word| Some(next(word)));
+    next(before.unwrap_or_else(|word| word))
 }
 
 /// The mask. Called under the lock.
