@@ -41,6 +41,7 @@ mod statfs;
 mod statmount;
 pub(crate) mod survey;
 pub(crate) mod umask;
+mod versioned;
 pub(crate) mod watch;
 mod watchers;
 mod watching;

@@ -6,8 +6,8 @@
 //! then on, and relative paths go to the kernel.
 
 use core::sync::atomic::{
-    AtomicU64, AtomicUsize,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    AtomicUsize,
+    Ordering::{AcqRel, Acquire, Relaxed},
 };
 
 use warren_base::Ino;
@@ -21,6 +21,7 @@ use crate::stub;
 use super::facts::Facts;
 use super::kernel::{MNT_ID, Statx};
 use super::lock::{PATH, Room};
+use super::versioned::Versioned;
 
 /// After a failure, so many relative paths go to the kernel before it is tried again.
 const PATHS_BEFORE_RETRY: usize = 256;
@@ -31,13 +32,10 @@ pub(crate) struct Cwd {
     /// Calls that change it: begun, and ended.
     begun: AtomicUsize,
     ended: AtomicUsize,
-    /// Odd while what follows is written.
-    version: AtomicUsize,
-    /// 0 if nothing is known. Otherwise twice the count of `chdir` for which it holds, counted from
-    /// 1, and 1 more if the directory is outside.
-    found_at: AtomicUsize,
-    ino: AtomicU64,
-    capability: AtomicU64,
+    /// The first word is 0 if nothing is known. Otherwise it is twice the count of `chdir` for
+    /// which the directory holds, counted from 1, and 1 more if that is outside. The others are the
+    /// inode and its capability.
+    found: Versioned<3>,
     retry: AtomicUsize,
 }
 
@@ -66,19 +64,16 @@ fn quiet() -> Option<usize> {
 
 pub(crate) fn known() -> Directory {
     let (cwd, Some(count)) = (Cwd::here(), quiet()) else { return Directory::Elsewhere };
-    let version = cwd.version.load(Acquire);
-    let found = cwd.found_at.load(Acquire);
-    let (ino, capability) = (cwd.ino.load(Acquire), cwd.capability.load(Acquire));
-    let is_whole = version.is_multiple_of(2) && cwd.version.load(Acquire) == version;
-    if !is_whole || found >> 1 != count + 1 {
+    let found = cwd.found.get().filter(|[found_at, ..]| found_at >> 1 == count as u64 + 1);
+    let Some([found_at, ino, capability]) = found else {
         let wait = cwd.retry.load(Relaxed);
         if wait == 0 {
             return Directory::Unknown;
         }
         cwd.retry.store(wait - 1, Relaxed);
         return Directory::Elsewhere;
-    }
-    if found & 1 != 0 {
+    };
+    if found_at & 1 != 0 {
         return Directory::Elsewhere;
     }
     Directory::Inside(InodeRef { ino: Ino(ino), capability: Capability(capability) })
@@ -129,27 +124,18 @@ impl Cwd {
     /// Writes what was found after so many `chdir`. Under the lock.
     fn note(&self, found: Directory, count: usize, retry: usize) {
         self.retry.store(retry, Relaxed);
-        self.version.fetch_add(1, AcqRel);
-        self.found_at.store(0, Release);
-        let found_at = match found {
-            Directory::Inside(inode) => {
-                self.ino.store(inode.ino.0, Release);
-                self.capability.store(inode.capability.0, Release);
-                (count + 1) << 1
-            }
-            Directory::Elsewhere => (count + 1) << 1 | 1,
-            Directory::Unknown => 0,
-        };
-        self.found_at.store(found_at, Release);
-        self.version.fetch_add(1, AcqRel);
+        let found_at = (count as u64 + 1) << 1;
+        self.found.set(match found {
+            Directory::Inside(inode) => [found_at, inode.ino.0, inode.capability.0],
+            Directory::Elsewhere => [found_at | 1, 0, 0],
+            Directory::Unknown => [0; 3],
+        });
     }
 
     /// In a child of `fork`: a thread of the parent may have been in `chdir` or in `find`. A child
     /// that forks in the middle of either has jumped out of it.
     pub(crate) fn begin_again(&self) {
-        self.version.store(0, Relaxed);
-        self.found_at.store(0, Relaxed);
-        self.retry.store(0, Relaxed);
+        self.forget();
         self.ended.store(self.begun.load(Relaxed), Relaxed);
     }
 }
@@ -189,6 +175,6 @@ mod tests {
         cwd.begun.fetch_add(1, Relaxed);
         cwd.begin_again();
         assert_eq!(cwd.begun.load(Relaxed), cwd.ended.load(Relaxed));
-        assert_eq!((cwd.found_at.load(Relaxed), cwd.retry.load(Relaxed)), (0, 0));
+        assert_eq!((cwd.found.get(), cwd.retry.load(Relaxed)), (Some([0; 3]), 0));
     }
 }

@@ -3,30 +3,21 @@
 //! The kernel is asked for the inode behind the descriptor each time, which costs no request. What
 //! is kept is the capability for the inode, by its number.
 
-use core::sync::atomic::{
-    AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
-
 use warren_base::Ino;
 use warren_proto::{Capability, InodeRef};
 
 use super::facts::{self, Admission};
 use super::kernel::{MNT_ID, Statx};
 use super::lock::Room;
+use super::versioned::Versioned;
 use super::why::Why;
 use super::{admission, proc};
 use crate::fleet::{self, Found};
 
 const PLACES: usize = 64;
 
-/// An inode's capability, and the admission to which it belongs. Written under the lock.
-struct Place {
-    version: AtomicUsize,
-    ino: AtomicU64,
-    capability: AtomicU64,
-    admission: AtomicUsize,
-}
+/// An inode, its capability, and the admission to which that belongs.
+struct Place(Versioned<3>);
 
 pub(crate) struct KernelDirs([Place; PLACES]);
 
@@ -36,21 +27,9 @@ impl Place {
     }
 
     fn get(&self, ino: Ino) -> Option<Capability> {
-        let version = self.version.load(Acquire);
-        let is_its =
-            self.ino.load(Acquire) == ino.0 && self.admission.load(Acquire) == facts::admissions();
-        let capability = self.capability.load(Acquire);
-        let is_whole = version.is_multiple_of(2) && self.version.load(Acquire) == version;
-        (is_its && is_whole).then_some(Capability(capability))
-    }
-
-    fn store(&self, InodeRef { ino, capability }: InodeRef) {
-        let version = self.version.load(Relaxed);
-        self.version.store(version | 1, Release);
-        self.ino.store(ino.0, Release);
-        self.capability.store(capability.0, Release);
-        self.admission.store(facts::admissions(), Release);
-        self.version.store((version | 1).wrapping_add(1), Release);
+        let [of, capability, admission] = self.0.get()?;
+        let is_its = of == ino.0 && admission == facts::admissions() as u64;
+        is_its.then_some(Capability(capability))
     }
 }
 
@@ -80,7 +59,8 @@ fn resolve(
     let rest = admission.facts.prefix.rest(path).ok_or(Why::Descriptor)?;
     match fleet::directory(&mut room.client, rest) {
         Found::Is((inode, _)) if inode.ino == ino => {
-            Place::of(ino).store(inode);
+            let InodeRef { ino, capability } = inode;
+            Place::of(ino).0.set([ino.0, capability.0, facts::admissions() as u64]);
             Ok(inode)
         }
         _ => Err(Why::Descriptor),
