@@ -30,7 +30,7 @@ use warren_proto::{
     Answered, Attr, Capabilities, Credentials, FileKind, InodeRef, Reply, Request, Rules, StatFs,
 };
 use warren_shm::now;
-use warren_transport::place::{self, PoolId, Seeker};
+use warren_transport::place::{self as fleets, PoolId, Seeker};
 use warren_transport::{Admission, ConnectOptions, REGIONS_MAX};
 
 use crate::abi::{SO_PEERCRED, SOL_SOCKET, nr};
@@ -43,18 +43,19 @@ pub(crate) mod files;
 mod held;
 mod listings;
 pub(crate) mod names;
+mod place;
 pub(crate) mod syncs;
 pub(crate) mod watches;
 pub(crate) mod written;
 pub(crate) mod xattrs;
 
 pub(crate) use client::{Client, Found, Halves};
+pub(crate) use place::Place;
 
 use answers::Answers;
 use client::{Hot, Slow, hot, settled};
 use held::Files;
 use listings::Listings;
-use names::Place;
 
 /// An admission may take this long in all. Meanwhile the program waits.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -144,14 +145,14 @@ fn ask(mounted: &Mounted<'_>, runtime_dir: Option<&[u8]>) -> Result<Admission, &
     let seeker = Seeker { uid: rustix::process::geteuid().as_raw(), runtime_dir };
     let until = now() + PATIENCE;
     // Any user can mount what names this pool as its source and has a root that looks the same.
-    let is_trusted = |place: &&place::Place| [ROOT, place.uid].contains(&mounted.mounter);
+    let is_trusted = |place: &&fleets::Place| [ROOT, place.uid].contains(&mounted.mounter);
     let places = id.places(seeker);
     let socket = places.iter().filter(is_trusted).find_map(connect).ok_or(c"no fleet is found")?;
     Admission::ask(pool, &options, socket, until).map_err(|_| c"not admitted")
 }
 
 /// A connection to the fleet at this place, if it is the expected user's.
-fn connect(place: &place::Place) -> Option<OwnedFd> {
+fn connect(place: &fleets::Place) -> Option<OwnedFd> {
     let socket = place.connect(PATIENCE).ok()?;
     let mut peer = [u32::MAX; 3];
     let mut length = size_of_val(&peer);

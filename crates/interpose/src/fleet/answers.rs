@@ -12,7 +12,7 @@ use warren_proto::Attr;
 
 use crate::arena;
 
-use super::names::Place;
+use super::place::Place;
 
 /// Answers that are kept: 5 MB, of which only what is used is allocated.
 const ANSWERS: usize = 1 << 14;

@@ -19,7 +19,7 @@ use crate::slow_lock::Holder;
 use super::answers::Answers;
 use super::held::Files;
 use super::listings::Listings;
-use super::names::Place;
+use super::place::Place;
 
 /// Attempts to copy what is being changed.
 pub(super) const COPY_TRIES: usize = 3;
@@ -132,7 +132,7 @@ pub(super) fn settled<T>(found: Result<T, Errno>) -> Found<T> {
 
 impl Slow {
     pub(super) fn call(&self, hot: &Hot, place: Place<'_>, op: PathOp) -> Call {
-        Call::new(Op::At(place.path(hot), op), self.caller.clone())
+        Call::new(Op::At(place.path(hot.root), op), self.caller.clone())
     }
 
     /// A directory by its path from the root of the file system.

@@ -17,7 +17,7 @@ use warren_proto::{
 
 use super::client::{COPY_TRIES, Client, Found, Hot, Slow, hot, settled};
 use super::held::{COPIED_MAX, part};
-use super::names::Place;
+use super::place::Place;
 use super::written;
 
 const NO_DATA: Option<(u32, fn())> = None;

@@ -7,27 +7,11 @@ use warren_client::{Call, Op, Path, PathOp};
 use warren_proto::{InodeRef, Request, SetAttr};
 
 use super::client::{Client, Found, Hot, hot};
-
-/// A path as the client walks it: from `start`, or from the directory that is mounted if it begins
-/// with a slash.
-#[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
-    pub path: &'a [u8],
-    pub start: InodeRef,
-    /// Whether a link at the end of the path is followed.
-    pub follow_last: bool,
-}
-
-impl Place<'_> {
-    pub(super) fn path(&self, hot: &Hot) -> Path {
-        let &Self { path, start, follow_last } = self;
-        Path { root: hot.root, start, follow_last, confined: true, ..Path::new(path) }
-    }
-}
+use super::place::Place;
 
 /// Carries out an operation at a path: on the inode there or on the name itself, as `op` says.
 pub(crate) fn at(client: &mut Client, place: Place<'_>, op: PathOp) -> Found<()> {
-    change(client, |hot| Op::At(place.path(hot), op)).0
+    change(client, |hot| Op::At(place.path(hot.root), op)).0
 }
 
 /// Sets attributes of an inode that was found.
@@ -47,7 +31,7 @@ pub(crate) fn between(
     to: Place<'_>,
     op: impl FnOnce(Path, Path) -> Op,
 ) -> Found<()> {
-    let (found, is_sent) = change(client, |hot| op(from.path(hot), to.path(hot)));
+    let (found, is_sent) = change(client, |hot| op(from.path(hot.root), to.path(hot.root)));
     if is_sent { found } else { Found::Kernel }
 }
 

@@ -9,7 +9,7 @@ use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, FileKind, InodeRef, Reply, Request};
 
 use super::client::{Client, Found, hot};
-use super::names::Place;
+use super::place::Place;
 use super::stat;
 
 /// The watched inodes (lower half), and the changes of that number. 0 without a client or a watch.

@@ -10,7 +10,8 @@ use warren_proto::{
 };
 
 use super::client::{Client, Found, Hot, Slow, hot};
-use super::names::{Place, failed};
+use super::names::failed;
+use super::place::Place;
 
 /// An open file: its handle, its inode, and the client that holds it.
 pub(crate) struct WrittenFile {

@@ -8,7 +8,8 @@ use warren_client::PathOp;
 use warren_proto::{Answer, InodeRef, Reply, Request, XattrMode, XattrName};
 
 use super::client::{Client, Found, hot};
-use super::names::{Place, failed};
+use super::names::failed;
+use super::place::Place;
 
 /// The file that has the attributes.
 #[derive(Clone, Copy)]

@@ -23,8 +23,7 @@ use core::sync::atomic::{
 };
 use core::time::Duration;
 
-use crate::fleet::names::Place;
-use crate::fleet::{self, Admitted, Client, Found, Mounted};
+use crate::fleet::{self, Admitted, Client, Found, Mounted, Place};
 use crate::number::Number;
 use crate::slow_lock::{self, AWAITED, SlowLock, TAKEN};
 use crate::state::is_filtered;

@@ -17,8 +17,7 @@ use warren_client::{Op, Path, PathOp};
 use warren_proto::{AccessMode, CreateFlags, NewInode, RenameFlags, SetAttr};
 
 use crate::call::{SystemCall, Verdict};
-use crate::fleet::names::{self, Place};
-use crate::fleet::{self, Found};
+use crate::fleet::{self, Found, Place, names};
 use crate::state::{Flag, is_child};
 
 use super::facts::{self, Admission};

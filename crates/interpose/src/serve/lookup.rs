@@ -8,8 +8,7 @@ use warren_base::Errno;
 use warren_proto::{Attr, InodeRef};
 
 use crate::call::{SystemCall, Verdict};
-use crate::fleet::names::Place;
-use crate::fleet::{self, Found};
+use crate::fleet::{self, Found, Place};
 use crate::state::is_child;
 
 use super::choice::Choices;

@@ -1,8 +1,7 @@
 //! Calls that concern watchers (inotify, fanotify) are left to the kernel, which reports only what
 //! it does itself. [`super::watching`] is the other side.
 
-use crate::fleet::names::Place;
-use crate::fleet::watches;
+use crate::fleet::{Place, watches};
 
 use super::admission;
 use super::facts::Admission;

@@ -7,10 +7,8 @@ use warren_base::{FileKind, InodeFlags};
 use warren_proto::{ACL_ACCESS, ACL_DEFAULT, Attr, XattrMode};
 
 use crate::abi::{ENODATA, ERANGE};
-use crate::fleet::Found;
-use crate::fleet::names::Place;
-use crate::fleet::stat;
 use crate::fleet::xattrs::{self as fleet, Bearer};
+use crate::fleet::{Found, Place, stat};
 
 use super::facts::Admission;
 use super::lock::Room;

@@ -5,8 +5,7 @@
 use warren_base::FileKind;
 use warren_proto::SetAttr;
 
-use crate::fleet::names::{self, Place};
-use crate::fleet::{self, Found, watches};
+use crate::fleet::{self, Found, Place, names, watches};
 
 use super::super::facts::Admission;
 use super::super::kernel::{MNT_ID, Statx};
@@ -47,11 +46,10 @@ pub(super) fn set(
     if found.mount_id() != admission.facts.mount.id {
         return Err(Why::Outside);
     }
-    let start = admission.facts.mount.root;
     admission::under_lock(admission, |Room { path, client, .. }| {
         let path = proc::target_of(descriptor, path).ok_or(Why::Kernel)?;
         let path = admission.facts.prefix.rest(path).ok_or(Why::Outside)?;
-        let place = Place { path, start, follow_last: false };
+        let place = Place { path, start: admission.facts.mount.root, follow_last: false };
         if watches::concern(client, place) {
             return Err(Why::Watched);
         }

@@ -27,9 +27,8 @@ use crate::abi::{
 };
 use crate::call::{SystemCall, Verdict};
 use crate::counts::Counts;
-use crate::fleet::names::Place;
 use crate::fleet::written::{self as fleet, WrittenFile};
-use crate::fleet::{self as client, Client, Found, watches};
+use crate::fleet::{self as client, Client, Found, Place, watches};
 use crate::state::{has_threads, is_filtered};
 use crate::stub;
 use crate::syscalls::{Names, Numbers, OnFile};

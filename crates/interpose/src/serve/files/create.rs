@@ -10,9 +10,8 @@ use warren_base::{Errno, FileKind};
 use warren_proto::{AccessMode, Attr, CreateFlags, NewInode, Rules};
 
 use crate::abi::RLIMIT_FSIZE;
-use crate::fleet::names::Place;
 use crate::fleet::written::{self as fleet, WrittenFile};
-use crate::fleet::{self as client, Client, Found};
+use crate::fleet::{self as client, Client, Found, Place};
 use crate::stub;
 
 use super::super::facts::Admission;

@@ -9,8 +9,7 @@ use warren_client::Held;
 use warren_proto::{Attr, InodeRef, Rules};
 
 use crate::fleet::files::{self as fleet, OpenFile, Reached};
-use crate::fleet::names::Place;
-use crate::fleet::{self as client, Client, Found};
+use crate::fleet::{self as client, Client, Found, Place};
 use crate::state::children;
 use crate::stub;
 

@@ -1,7 +1,6 @@
 //! Open files that programs watch: the kernel has them from the first call on that a watcher sees.
 
-use crate::fleet::names::Place;
-use crate::fleet::watches;
+use crate::fleet::{Place, watches};
 use crate::syscalls::OnFile;
 
 use super::super::admission;
@@ -40,16 +39,11 @@ fn place<'a>(
     admission: &Admission,
 ) -> Option<Place<'a>> {
     let path = file.path(room);
-    match (path, file.start(), cwd::known()) {
-        ([], ..) => None,
-        ([b'/', ..], None, _) => {
-            let start = admission.facts.mount.root;
-            let path = admission.facts.prefix.rest(path)?;
-            Some(Place { path, start, follow_last: true })
-        }
-        (_, Some(ino), Directory::Inside(start)) if start.ino == ino => {
-            Some(Place { path, start, follow_last: true })
-        }
-        _ => None,
-    }
+    let (path, start) = match (path, file.start(), cwd::known()) {
+        ([], ..) => return None,
+        ([b'/', ..], None, _) => (admission.facts.prefix.rest(path)?, admission.facts.mount.root),
+        (_, Some(ino), Directory::Inside(start)) if start.ino == ino => (path, start),
+        _ => return None,
+    };
+    Some(Place { path, start, follow_last: true })
 }
