@@ -8,7 +8,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, SendError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -79,18 +79,15 @@ impl Beside {
     pub(crate) fn start(root: &Path, needed: Task, others: Vec<Task>) -> Self {
         let directory = target_directory(root);
         let (sender, done) = mpsc::channel();
-        // Nobody takes the result only if this program is being ended.
-        let run = move |task: Task| {
-            let done = task.run(&directory);
-            let has_passed = matches!(done.passed, Ok(true));
-            sender.send(done).is_ok() && has_passed
+        let run_all = move || -> Result<(), SendError<Done>> {
+            let first = needed.run(&directory);
+            let has_passed = matches!(first.passed, Ok(true));
+            sender.send(first)?;
+            let others = others.into_iter().filter(|_| has_passed);
+            others.map(|task| task.run(&directory)).try_for_each(|done| sender.send(done))
         };
-        let run_all = move || {
-            if run(needed) {
-                others.into_iter().for_each(|task| _ = run(task));
-            }
-        };
-        Self { thread: std::thread::spawn(run_all), done }
+        // The results are taken as long as this program runs.
+        Self { thread: std::thread::spawn(|| run_all().unwrap_or_default()), done }
     }
 
     /// Waits for the next task. `None`: there are no more.

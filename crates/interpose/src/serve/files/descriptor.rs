@@ -111,7 +111,7 @@ impl<W: SharedWord> State<W> {
         Self { word, offset }
     }
 
-    /// A step that was there before: the offset may move again, whoever has the file.
+    /// A step that was there before: the offset may move again, also if the kernel has the file.
     #[cfg(test)]
     pub(super) fn give_back(&self) {
         self.offset.keep(!TAKEN, Relaxed);
@@ -165,8 +165,8 @@ impl<W: SharedWord> State<W> {
         self.word.store(word.with(0).0, Release);
     }
 
-    /// A file that is frozen is served again. All others stay as they are: the offset of one that is
-    /// the kernel's must not move again.
+    /// A file that is frozen is served again. All others stay as they are: the offset of one that
+    /// is the kernel's must not move again.
     pub(super) fn thaw(&self) {
         let word = self.load();
         if let Descriptor::Frozen(_) = word.decode() {

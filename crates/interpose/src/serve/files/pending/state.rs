@@ -1,11 +1,11 @@
 //! The states of a number whose file the kernel has opened for writing.
 //!
 //! ```text
-//!              note                 freeze
-//!  Not pending ────▶ Pending ─────────────────▶ Frozen ─────────▶ Not pending    served from now on,
-//!   ▲                │     ▲  begin, end          │  ▲     thaw                  or the kernel's for
-//!   └────────────────┘     └──────────────────────┘  └ end                       good
-//!        forget                   release
+//!              note              freeze
+//!  Not pending ────▶ Pending ──────────────▶ Frozen ─────────▶ Not pending    served from now on,
+//!   ▲                │     ▲  begin, end       │  ▲     thaw                  or the kernel's for
+//!   └────────────────┘     └───────────────────┘  └ end                       good
+//!        forget                  release
 //!
 //! word    bit 0 pending    bit 1 frozen    bit 2 was read
 //!         bits 3..40 what its writes have cost, in cycles    bits 40.. calls under way
