@@ -236,8 +236,8 @@ pub(crate) fn known(place: &Place<'_>) -> Option<Result<Attr, Errno>> {
     answers.get(answers.key(place, root.ino), connection)
 }
 
-/// The inode at a place and its attributes by a walk, and whether the fleet was asked. What the
-/// copies have answered is known from then on.
+/// Walks to a place. Returns the inode there with its attributes, and whether the fleet was asked.
+/// If the copies alone have answered, [`known`] gives this answer without a walk from now on.
 pub(crate) fn stat(client: &mut Client, place: Place<'_>) -> (Found<(InodeRef, Attr)>, bool) {
     let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return (Found::Kernel, false) };
     let mut call = slow.call(hot, place, PathOp::Stat);

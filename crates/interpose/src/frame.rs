@@ -26,7 +26,8 @@ pub(crate) struct Frame {
     /// the parent is counted in `CHILDREN`.
     pub mask: u64,
     pub held: usize,
-    /// The arguments of the call may point here.
+    /// Room for a mask or a structure that the kernel is to read in place of the program's: the
+    /// argument of the call is then the address of this copy.
     pub scratch: [u64; SCRATCH],
 }
 

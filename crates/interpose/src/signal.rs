@@ -279,7 +279,8 @@ pub(crate) unsafe fn deliver(info: *mut SigInfo, context: *mut Context) {
         set_sigsys_action(&SigAction::default());
     }
     let mask = (interrupted | action.mask) & !SIGSYS_BIT;
-    // A filter may trap this too. Then the handler runs with all signals blocked.
+    // A filter that has caused this SIGSYS may trap setting the mask, too. So the handler of such a
+    // signal runs with all signals blocked.
     if !(forced && is_filtered()) {
         stub::set_mask(mask);
     }

@@ -26,7 +26,8 @@ pub(crate) struct SlowLock(AtomicU32);
 pub(crate) struct Holder(());
 
 impl SlowLock {
-    /// Takes the lock as [`TAKEN`] or [`AWAITED`], unless it stays taken.
+    /// Takes the lock, whose word becomes `state`: [`TAKEN`] or [`AWAITED`]. False if another thread
+    /// still has it after [`TRIES`] looks.
     pub(crate) fn take(&self, state: u32) -> bool {
         for _ in 0..TRIES {
             if self.0.load(Relaxed) == FREE

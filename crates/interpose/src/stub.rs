@@ -76,7 +76,8 @@ fn page() -> (usize, usize) {
     (start, end - start)
 }
 
-/// The address at which a call enters: rax is its number, and rcx the address behind it.
+/// The address to which a call site jumps: rax is the number of the call, and rcx the address of
+/// the instruction behind the site.
 pub(crate) fn entry() -> usize {
     warren_entry as *const () as usize
 }

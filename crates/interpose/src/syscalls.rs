@@ -288,7 +288,7 @@ pub(crate) enum Numbers {
 /// The operation of a call on the file behind its first descriptor, if that file is served here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnFile {
-    /// The kernel makes the call, and has the file from then on.
+    /// Before the call, the kernel takes the file over.
     Nothing,
     Read,
     Write,

@@ -194,7 +194,8 @@ pub(crate) fn unpin() {
     exclusive(|_| ());
 }
 
-/// Runs `work` under the lock, and waits for it. `None` under a filter that forbids that.
+/// Runs `work` under the lock, for which it waits as long as need be. `None` if the process has a
+/// filter: then the lock is never taken.
 pub(crate) fn waiting<R>(mut work: impl FnMut(&mut Room) -> R) -> Option<R> {
     let mut waited = false;
     loop {

@@ -131,9 +131,9 @@ fn change_two(
     admission::under_lock(admission, |room| Ok(names::between(&mut room.client, from, to, op)))
 }
 
-/// Fails if a directory at this place is the working directory, one above it, or open: the kernel
-/// must make the change. It knows the path of the working directory, and a directory without a name
-/// cannot be handed over.
+/// Fails if a directory at this place is the working directory, one above it, or open. The kernel
+/// must make such a change: it remembers the path of the working directory, and could not take
+/// over an open directory that has lost its name.
 fn keep_ways(place: Place<'_>, room: &mut Room) -> Result<(), Why> {
     if cwd::path(&mut room.path).is_none_or(|path| contains(path, last(place.path))) {
         return Err(Why::Directory);

@@ -87,7 +87,8 @@ pub(crate) fn with<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
     with_as(TAKEN, work)
 }
 
-/// Like [`with`], and takes the lock as [`TAKEN`] or `AWAITED`.
+/// Like [`with`]. The lock's word becomes `state`: [`TAKEN`], or `AWAITED` if other threads may
+/// sleep until the lock is free.
 pub(crate) fn with_as<R>(state: u32, work: impl FnOnce(&mut Room) -> R) -> Option<R> {
     undisturbed(|| {
         if !SlowLock::here().take(state) {

@@ -33,7 +33,8 @@ const PATIENCE: u32 = 8;
 const FAILURES_MAX: u32 = 4;
 /// Mounts that are looked after, until one is used.
 const CANDIDATES: usize = 8;
-/// Paths on other file systems without disks, after which all mounts are looked at.
+/// After so many calls with paths on file systems that have no disk and are not known to be ours,
+/// all mounts are looked at.
 const OTHERS_MAX: u32 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,8 +119,8 @@ impl Survey {
         calls * PATIENCE.pow(self.failures.load(Relaxed).min(FAILURES_MAX))
     }
 
-    /// The process uses another file system without a disk. Returns whether it is time to look at
-    /// all mounts.
+    /// Counts a call with a path on a file system that has no disk and is not known to be ours.
+    /// Returns whether it is time to look at all mounts.
     pub(super) fn note_other(&self) -> bool {
         self.others.fetch_add(1, Relaxed) + 1 >= OTHERS_MAX
     }

@@ -42,7 +42,8 @@ pub(super) fn handed_over() {
     Score::here().lost.store((Score::here().lost.load(Relaxed) + HANDOVER).min(LOST_MAX), Relaxed);
 }
 
-/// Stops serving files. Returns whether that had been done before.
+/// No file is opened or adopted here from now on. Files that are open stay. Returns whether that
+/// was so before.
 pub(super) fn stop() -> bool {
     Score::here().is_stopped.swap(true, SeqCst)
 }

@@ -287,8 +287,8 @@ fn frozen(number: usize) -> Option<Served> {
     Some(Served { number, word, kind, file })
 }
 
-/// Thaws files whose handover was begun and does not go on: by another thread of the parent, in a
-/// child of `fork`, or by a child of `vfork`.
+/// Serves files again whose handover will never end. In a child of `fork`, a thread of the parent
+/// had begun it. In a parent, a child of `vfork` had, and was killed.
 pub(super) fn unfreeze_all() {
     all().for_each(|(_, file)| file.state.thaw());
 }
