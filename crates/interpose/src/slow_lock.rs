@@ -26,8 +26,8 @@ pub(crate) struct SlowLock(AtomicU32);
 pub(crate) struct Holder(());
 
 impl SlowLock {
-    /// Takes the lock, whose word becomes `state`: [`TAKEN`] or [`AWAITED`]. False if another thread
-    /// still has it after [`TRIES`] looks.
+    /// Takes the lock, whose word becomes `state`: [`TAKEN`] or [`AWAITED`]. False if another
+    /// thread still has it after [`TRIES`] looks.
     pub(crate) fn take(&self, state: u32) -> bool {
         for _ in 0..TRIES {
             if self.0.load(Relaxed) == FREE
