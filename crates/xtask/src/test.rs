@@ -8,7 +8,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 
 use crate::beside::{Beside, Done, Task};
-use crate::cargo::{Link, build_interposer, build_release, cargo, command, release_binary};
+use crate::cargo::{
+    Link, build_interposer, build_release, cargo, command, release_binary, test_programs,
+};
 use crate::{e2e, fuzz, packages, tidy};
 
 /// Seeds of a run on every change, and of a long one.
@@ -25,6 +27,7 @@ const REAL_FULL: u64 = 400;
 /// Features that no release has and tests need: the simulator, and faults that tests plant in live
 /// cells.
 const FEATURES: &str = "warren/sim,warren/plants";
+const UNIT_TESTS: [&str; 4] = ["test", "--workspace", "--features", FEATURES];
 /// The lint options of clippy.
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 /// Parts of the mutants. A short run whose turn it is tries one of them.
@@ -37,8 +40,9 @@ const SHIPPED_IN_TURN: u64 = 3;
 /// The step, and the task, that builds what the end-to-end tests run.
 const RELEASE: &str = "release build";
 pub(crate) const BUILD: &str = "build";
-/// The crate whose tests only compute, and the task that runs them.
+/// The crate whose tests only compute, their programs, and the task that runs them.
 const SIMULATOR: &str = "warren-sim";
+const SIMULATOR_TESTS: [&str; 3] = ["warren_sim", "crash", "seeds"];
 pub(crate) const TEST_SIMULATOR: &str = "test-simulator";
 /// Cells of the fleets of a short run, in turn.
 const CELLS_IN_TURN: [u16; 6] = [2, 1, 2, 3, 2, 8];
@@ -122,13 +126,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
         let shipped = ["clippy", "--package", "warren"];
         steps.run("clippy as shipped", || cargo(root, shipped.into_iter().chain(DENY_WARNINGS)));
     }
-    let unit_tests = ["test", "--workspace", "--features", FEATURES];
-    steps
-        .run("build of the unit tests", || cargo(root, unit_tests.into_iter().chain(["--no-run"])));
+    let built = || cargo(root, UNIT_TESTS.into_iter().chain(["--no-run"]));
+    steps.run("build of the unit tests", built);
     let build: &[&str] = if as_shipped { &[BUILD] } else { &[BUILD, "--quick"] };
     let build = Task::new(RELEASE, build);
     let beside = Beside::start(root, build, computing(options.full, turn));
-    steps.run("unit tests", || cargo(root, unit_tests.into_iter().chain(["--exclude", SIMULATOR])));
+    steps.run("unit tests", || cargo(root, UNIT_TESTS.into_iter().chain(["--exclude", SIMULATOR])));
     let is_built = steps.await_next(&beside);
     if is_built && options.no_mounts {
         println!("== end to end: left out, as asked");
@@ -188,9 +191,19 @@ fn computing(full: bool, turn: u64) -> Vec<Task> {
     vec![tests, Task::new("simulation", &["sim", "--built"]), in_turn]
 }
 
-/// Tests the simulator: seeds that always pass, and planted faults that it finds.
+/// Tests the simulator: seeds that always pass, and planted faults that it finds. The programs are
+/// those of the whole workspace. For one package cargo would choose other features, and build all
+/// that it needs again.
 pub(crate) fn test_simulator(root: &Path) -> Result<bool> {
-    cargo(root, ["test", "--package", SIMULATOR])
+    let built = test_programs(root, UNIT_TESTS)?;
+    let mut all_passed = true;
+    for name in SIMULATOR_TESTS {
+        let program = built.iter().find(|(built, _)| built == name);
+        let (_, program) = program.with_context(|| format!("no test program {name}"))?;
+        println!("{}", program.display());
+        all_passed &= command(&root.join("crates/sim"), program, [""; 0])?;
+    }
+    Ok(all_passed)
 }
 
 /// Builds what the end-to-end tests run.
