@@ -8,9 +8,10 @@ use crate::syscalls::{Names, OnFile};
 
 use super::super::memory;
 
-/// Through these, absolute paths lead to descriptors, if they contain one of [`OF_DESCRIPTORS`].
-const TO_DESCRIPTORS: [&[u8]; 2] = [b"proc/", b"dev/"];
-const OF_DESCRIPTORS: [&[u8]; 2] = [b"/fd", b"/std"];
+/// In `/dev`, names that begin so lead to descriptors; in `/proc`, paths that contain
+/// [`OF_DESCRIPTORS`].
+const IN_DEV: [&[u8]; 3] = [b"fd", b"std", b".."];
+const OF_DESCRIPTORS: &[u8] = b"/fd";
 /// Longer arrays of `poll` are not looked at.
 const POLLED_MAX: usize = 256;
 /// The word of a `struct msghdr`.
@@ -80,13 +81,14 @@ pub(super) fn leads_to_descriptors(call: &SystemCall) -> bool {
 
 #[inline(never)]
 fn leads_to_descriptor(path: usize) -> bool {
-    let leads = |at: usize, start: &[u8]| {
-        let contains = |part: &&[u8]| memory::contains(at + start.len() - 1, part);
-        memory::starts_with(at, start) && OF_DESCRIPTORS.iter().any(contains)
-    };
-    memory::starts_with(path, b"/")
-        && memory::first_component(path)
-            .is_some_and(|at| TO_DESCRIPTORS.iter().any(|start| leads(at, start)))
+    let first = || memory::first_component(path);
+    let Some(at) = memory::starts_with(path, b"/").then(first).flatten() else { return false };
+    if memory::starts_with(at, b"dev/") {
+        let below = memory::first_component(at + b"dev".len());
+        let begins = |at| IN_DEV.iter().any(|start| memory::starts_with(at, start));
+        return below.is_some_and(begins);
+    }
+    memory::starts_with(at, b"proc/") && memory::contains(at + b"proc".len(), OF_DESCRIPTORS)
 }
 
 #[cfg(test)]
@@ -136,6 +138,7 @@ mod tests {
         assert!(leads(c"//proc/self/fd/3") && leads(c"/.//./proc/self/fd/3"));
         assert!(leads(c"/dev//fd/0") && leads(c"/dev/./fd/0") && leads(c"/dev/../proc/self/fd/0"));
         assert!(!leads(c"proc/self/fd/3") && !leads(c"/.proc/self/fd/3") && !leads(c"/dev/null"));
+        assert!(!leads(c"/dev/shm/fd/3"), "a mount may lie there");
         assert!(!leads(c"/proc/self/cwd") && !leads(c"/proc/mounts") && !leads(c"/fd"));
     }
 }
