@@ -79,10 +79,17 @@ pub(super) fn leads_to_descriptors(call: &SystemCall) -> bool {
     call.paths().any(leads_to_descriptor)
 }
 
-#[inline(never)]
+/// Most paths are told by their first two bytes.
+#[inline]
 fn leads_to_descriptor(path: usize) -> bool {
-    let first = || memory::first_component(path);
-    let Some(at) = memory::starts_with(path, b"/").then(first).flatten() else { return false };
+    memory::byte(path) == Some(b'/')
+        && matches!(memory::byte(path + 1), Some(b'p' | b'd' | b'/' | b'.'))
+        && leads_from_root(path)
+}
+
+#[inline(never)]
+fn leads_from_root(path: usize) -> bool {
+    let Some(at) = memory::first_component(path) else { return false };
     if memory::starts_with(at, b"dev/") {
         let below = memory::first_component(at + b"dev".len());
         let begins = |at| IN_DEV.iter().any(|start| memory::starts_with(at, start));

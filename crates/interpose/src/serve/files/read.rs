@@ -131,6 +131,7 @@ pub(super) fn target(
 }
 
 /// The attributes of an open file: as they are known, else through a request.
+#[inline]
 pub(super) fn attr(file: &Served) -> Option<Attr> {
     match file.held() {
         None => admission::waiting(|room| directories::attr(&mut room.client, file.node()))?,
