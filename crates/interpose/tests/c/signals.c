@@ -127,6 +127,24 @@ static void alternate(void)
     printf("alternate stack %d, same %d\n", on_other_stack, seen.ss_sp == stack);
 }
 
+/* A program whose handlers do not run on the alternate stack may use its memory otherwise. No
+ * handler of this program was set with SA_ONSTACK yet, and the call is at a site of its own. */
+static void alternate_is_data(void)
+{
+    static unsigned char data[65536];
+    stack_t other = { .ss_sp = data, .ss_size = sizeof data };
+    sigaltstack(&other, NULL);
+    memset(data, 0xaa, sizeof data);
+    long user;
+    asm volatile("syscall" : "=a"(user) : "a"(SYS_getuid) : "rcx", "r11", "memory");
+    int changed = 0;
+    for (size_t at = 0; at < sizeof data; at++)
+        changed += data[at] != 0xaa;
+    other.ss_flags = SS_DISABLE;
+    sigaltstack(&other, NULL);
+    printf("user %ld, %d bytes of the alternate stack changed\n", user, changed);
+}
+
 static volatile int sigsys, sigsys_code;
 
 static void on_sigsys(int signal, siginfo_t *info, void *context)
@@ -257,6 +275,7 @@ int main(void)
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (pipe(pipes))
         fail("pipe");
+    alternate_is_data();
     interrupted();
     jumped();
     alternate();
