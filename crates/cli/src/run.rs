@@ -46,7 +46,7 @@ use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use warren_fsck::{Options, ReadError};
 use warren_runtime::process::open_pidfd;
-use warren_runtime::{Blocks, ClientStatus, ErrorKind, Fleet, OfflinePool, Purpose};
+use warren_runtime::{Blocks, ClientStatus, ErrorKind, Fleet, OfflinePool, ProcessStat, Purpose};
 
 use crate::arguments::{Arguments, Run, Task};
 use crate::failure::{
@@ -205,8 +205,8 @@ impl Starter {
         if getppid() != Some(pid) {
             return Err(Errno::SRCH.into());
         }
-        let group = stat_field(pid.as_raw_pid().unsigned_abs(), STAT_GROUP);
-        Ok(Self { pidfd, group: group.and_then(Pid::from_raw) })
+        let group = ProcessStat::of(pid.as_raw_pid().unsigned_abs()).map(|stat| stat.group);
+        Ok(Self { pidfd, group: group.and_then(|group| Pid::from_raw(group.cast_signed())) })
     }
 }
 
@@ -401,22 +401,10 @@ fn reap(pid: u32) {
 
 /// Processes whose parent is this one.
 fn children() -> Vec<u32> {
-    let own = i32::try_from(std::process::id()).ok();
+    let own = std::process::id();
     let numbers = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    numbers.filter(|&pid| stat_field(pid, STAT_PARENT) == own).collect()
-}
-
-/// Fields of `/proc/PID/stat` behind the name, which may contain anything.
-const STAT_PARENT: usize = 1;
-const STAT_GROUP: usize = 2;
-
-/// A number that the kernel shows of a process. `None` if it is gone.
-fn stat_field(pid: u32, field: usize) -> Option<i32> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let stat = String::from_utf8_lossy(&stat);
-    let (_, behind_name) = stat.rsplit_once(')')?;
-    behind_name.split_ascii_whitespace().nth(field)?.parse().ok()
+    numbers.filter(|&pid| ProcessStat::of(pid).is_some_and(|stat| stat.parent == own)).collect()
 }
 
 /// The command's exit code, or 128 plus the number of the signal that killed it, as in shells.
@@ -581,11 +569,11 @@ mod tests {
     fn a_child_is_found_with_its_group() {
         let mut child = Command::new("sleep").arg("60").process_group(0).spawn().expect("sleep");
         let found = children();
-        let group = stat_field(child.id(), STAT_GROUP);
+        let group = ProcessStat::of(child.id()).map(|stat| stat.group);
         child.kill().expect("not reaped yet");
         child.wait().expect("its end");
         assert!(found.contains(&child.id()), "{found:?}");
-        assert_eq!(group, i32::try_from(child.id()).ok());
+        assert_eq!(group, Some(child.id()));
     }
 
     #[test]

@@ -68,6 +68,7 @@ pub use pool::blocks::Blocks;
 pub use pool::grow::behind_line;
 pub use pool::offline::{OfflinePool, Purpose};
 pub use pool::recovery::CutLogs;
+pub use process_stat::ProcessStat;
 pub use status::{
     CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, FaultStatus, FleetStatus,
     LogStatus, LossCounters, PlaceStatus, SILENT, SpaceStatus, TakenOutStatus, UseStatus,

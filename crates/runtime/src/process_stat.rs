@@ -1,6 +1,7 @@
 //! The kernel's line about a process or a thread, `/proc/PID/stat`.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 /// Clock ticks a second, in which the kernel counts times in `/proc` (`USER_HZ`, the same on all
@@ -8,18 +9,25 @@ use std::time::Duration;
 const TICKS: u64 = 100;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ProcessStat {
+pub struct ProcessStat {
     /// The state letter of `ps`: R, S, D, T, t, Z, ...
     pub state: char,
     pub parent: u32,
+    /// Its process group. 0 if a process outside this process namespace leads it.
+    pub group: u32,
     /// The processor time that it has had in user mode.
     pub ran: Duration,
 }
 
 impl ProcessStat {
     /// `None` if the process is gone or cannot be seen.
-    pub(crate) fn of(pid: u32) -> Option<Self> {
-        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    pub fn of(pid: u32) -> Option<Self> {
+        Self::read(Path::new(&format!("/proc/{pid}/stat")))
+    }
+
+    /// The name in the line need not be UTF-8.
+    fn read(path: &Path) -> Option<Self> {
+        Self::parse(&String::from_utf8_lossy(&fs::read(path).ok()?))
     }
 
     /// Returns the number and the state of each thread of the process. `None` if the process is
@@ -28,8 +36,8 @@ impl ProcessStat {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
         // A thread that has ended meanwhile is none.
         let stat = |thread: fs::DirEntry| {
-            let line = fs::read_to_string(thread.path().join("stat")).ok()?;
-            Some((thread.file_name().to_str()?.parse().ok()?, Self::parse(&line)?))
+            let number = thread.file_name().to_str()?.parse().ok()?;
+            Some((number, Self::read(&thread.path().join("stat"))?))
         };
         Some(threads.flatten().filter_map(stat).collect())
     }
@@ -49,9 +57,10 @@ impl ProcessStat {
         let mut fields = line.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?.chars().next()?;
         let parent = fields.next()?.parse().ok()?;
-        // `utime` is the 14th field of the line, and the parent its fourth.
-        let ticks: u64 = fields.nth(9)?.parse().ok()?;
-        Some(Self { state, parent, ran: Duration::from_millis(ticks * 1000 / TICKS) })
+        let group = fields.next()?.parse().ok()?;
+        // `utime` is the 14th field of the line, and the group its fifth.
+        let ticks: u64 = fields.nth(8)?.parse().ok()?;
+        Some(Self { state, parent, group, ran: Duration::from_millis(ticks * 1000 / TICKS) })
     }
 }
 
@@ -61,8 +70,9 @@ mod tests {
 
     #[test]
     fn a_line_is_read_whatever_the_name_is() {
-        let line = "7 (a) S 9) T 4 7 7 0 -1 4194560 1 2 3 4 250 6 7 8 20 0 1 0 1234 5 6";
-        let stat = ProcessStat { state: 'T', parent: 4, ran: Duration::from_millis(2500) };
+        let line = "7 (a) S 9) T 4 6 7 0 -1 4194560 1 2 3 4 250 6 7 8 20 0 1 0 1234 5 6";
+        let ran = Duration::from_millis(2500);
+        let stat = ProcessStat { state: 'T', parent: 4, group: 6, ran };
         assert_eq!(ProcessStat::parse(line), Some(stat));
         assert_eq!(ProcessStat::parse("7 (warren) T 4"), None);
         assert_eq!(ProcessStat::parse("7 (warren)"), None);

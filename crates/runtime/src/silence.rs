@@ -227,7 +227,11 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::time::Duration;
 
+    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
     use super::*;
+    use crate::process::open_pidfd;
 
     #[test]
     fn a_process_is_known_by_its_command_line() {
@@ -240,25 +244,27 @@ mod tests {
     fn a_stopped_keeper_of_a_dead_supervisor_is_named() {
         let place = std::env::temp_dir().join(format!("warren-silence-{}", std::process::id()));
         fs::create_dir(&place).expect("a directory");
-        // A shell whose first argument is the role. Its child ends when it cannot be reaped.
-        let child = "until grep -q '^State:.T' /proc/$PPID/status; do sleep 0.01; done";
-        let script = format!("sh -c \"{}\" & echo $!; kill -STOP $$", child.replace('$', "\\$"));
+        // A shell whose first argument is the role. Its child ends with its input.
+        let script = "exec 3<&0; cat <&3 & echo $!; kill -STOP $$";
         fs::write(place.join(ROLE_KEEPER), script).expect("a script");
         let mut keeper = Command::new("sh")
             .arg(ROLE_KEEPER)
             .current_dir(&place)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("a shell");
         let mut line = String::new();
         let stdout = keeper.stdout.take().expect("piped");
         BufReader::new(stdout).read_line(&mut line).expect("its child");
-        let supervisor = line.trim().parse().expect("a number");
-        let is_so = |pid, is: fn(ProcessStat) -> bool| ProcessStat::of(pid).is_some_and(is);
-        while !is_so(supervisor, ProcessStat::is_gone) || !is_stopped(keeper.id()) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let supervisor: u32 = line.trim().parse().expect("a number");
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(Pid::from_child(&keeper)), stopped).expect("a child");
+        // The stopped shell cannot reap it.
+        drop(keeper.stdin.take());
+        let ended = open_pidfd(Pid::from_raw(supervisor.cast_signed()).expect("not 0"));
+        let ended = ended.expect("it is not reaped");
+        assert_eq!(poll(&mut [PollFd::new(&ended, PollFlags::IN)], None), Ok(1));
         let silence = Silence::of_listener(supervisor).to_string();
         let pid = keeper.id();
         keeper.kill().expect("not reaped yet");
@@ -270,7 +276,7 @@ mod tests {
     #[test]
     fn the_process_that_is_stopped_is_named() {
         let process = |pid, state, number| {
-            let stat = ProcessStat { state, parent: 1, ran: Duration::ZERO };
+            let stat = ProcessStat { state, parent: 1, group: 1, ran: Duration::ZERO };
             Some(Process { pid, stat, role: String::new(), number })
         };
         let (supervisor, keeper) = (process(5, 'T', None), process(4, 'S', None));

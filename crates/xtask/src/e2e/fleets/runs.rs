@@ -76,6 +76,7 @@ fn run_beside_stop(ground: &Ground, cells: u16) -> Result<()> {
             .context("cannot start warren run")?;
         let is_begun = || Ok(has_mount()? || run.try_wait().context("cannot wait")?.is_some());
         wait_until("the mount is there", is_begun)?;
+        // It chooses the moment of the stop. What follows must hold at any.
         std::thread::sleep(Duration::from_millis(2) * (round / 2));
         warren(ground, &["stop", &pool])?;
         let (status, late) = process::wait(&mut run, LIMIT)?;
