@@ -207,7 +207,7 @@ impl Front {
         header: Header,
         operation: Operation,
     ) -> Result<Outcome, Errno> {
-        self.link_counts.came(&header, &operation);
+        self.link_counts.came(&header);
         let recalls_before = self.sent_entries.recalls();
         let forgotten_before = self.plain_inodes.forgotten();
         let changed = self.effects().durable(&operation, header.ino);
@@ -283,11 +283,10 @@ impl Call<'_> {
             Operation::Symlink { name, target } => self.symlink(name, &target),
             Operation::Mknod(mknod) => self.mknod(mknod),
             Operation::Mkdir { name, mode, umask } => self.mkdir(name, (mode, umask)),
-            Operation::Unlink(name) => self.call(typed::Unlink { dir: self.header.ino, name }),
+            Operation::Unlink(name) => self.unlink(name),
             Operation::Rmdir(name) => self.call(typed::Rmdir { dir: self.header.ino, name }),
             Operation::Rename { name, new_dir, new_name, flags } => {
-                let (from, from_name) = (self.header.ino, name);
-                self.call(typed::Rename { from, from_name, dir: new_dir, name: new_name, flags })
+                self.rename(name, (new_dir, new_name), flags)
             }
             Operation::Link { ino, name } => self.link(ino, name),
             Operation::Open(flags) => self.open(flags),

@@ -232,7 +232,9 @@ impl FleetSlot for ScriptedSlot {
         self.fleet.busy.lock().unwrap().insert(self.number);
         let answer = (self.fleet.script)(self.number, request);
         self.fleet.busy.lock().unwrap().remove(&self.number);
-        self.changed = std::mem::take(&mut *self.fleet.changed.lock().unwrap());
+        if answer.is_ok() {
+            self.changed = std::mem::take(&mut *self.fleet.changed.lock().unwrap());
+        }
         answer
     }
 

@@ -12,7 +12,7 @@ use crate::testing::ScriptedFleet;
 
 pub(super) use crate::testing::attr_of as attr;
 
-/// The thread that makes all requests.
+/// The thread that makes the requests, unless a test sets another one.
 const THREAD: u32 = 77;
 const LEASE: Option<Lease> = Some(Lease { word: 0, stamp: 0 });
 
@@ -23,6 +23,7 @@ pub(super) struct FrontTest {
     slot: Box<dyn FleetSlot>,
     body: Body,
     unique: u64,
+    thread: u32,
 }
 
 impl FrontTest {
@@ -36,7 +37,7 @@ impl FrontTest {
         let slot = fleet.slot().unwrap();
         let state = Arc::new(FrontState::create().unwrap());
         let front = Front::new(Arc::clone(&fleet) as Arc<_>, state, options, 1);
-        Self { front, fleet, slot, body: Body::default(), unique: 0 }
+        Self { front, fleet, slot, body: Body::default(), unique: 0, thread: THREAD }
     }
 
     fn serve(&mut self, operation: Operation) -> Result<Outcome, Errno> {
@@ -47,7 +48,7 @@ impl FrontTest {
         self.body.clear();
         self.unique += 2;
         let unique = self.unique;
-        let (opcode, thread) = (opcode::LOOKUP, THREAD);
+        let (opcode, thread) = (opcode::LOOKUP, self.thread);
         let header = Header { len: 0, opcode, unique, ino, uid: 0, gid: 0, thread };
         self.front.serve(&mut *self.slot, &mut self.body, header, operation)
     }
@@ -222,6 +223,38 @@ fn a_truncating_open_through_a_kept_handle_is_one_request() {
     test.serve(open(libc::O_WRONLY | libc::O_TRUNC)).unwrap();
     assert_eq!(test.u64_at(0), second);
     assert_eq!(*requests.lock().unwrap(), []);
+}
+
+#[test]
+fn attributes_of_a_file_with_other_names_are_not_kept_while_one_is_removed() {
+    let found = |nlink| Attr { nlink, ..attr(Ino(9)) };
+    let links = Arc::new(AtomicUsize::new(2));
+    let count = Arc::clone(&links);
+    let mut test = FrontTest::new(FrontOptions::default(), move |request| match request {
+        Request::Lookup { .. } => {
+            let nlink = count.load(std::sync::atomic::Ordering::SeqCst) as u32;
+            let attr = Some((found(nlink), None));
+            let entry = Entry { ino: Ino(9), kind: FileKind::Regular, lease: None, attr };
+            Ok(Reply::Entry(entry))
+        }
+        Request::Unlink { .. } => Ok(Reply::Done),
+        Request::GetAttr { ino } => Ok(Reply::Attr { attr: attr(*ino), lease: None }),
+        _ => Err(Errno::EIO),
+    });
+    let unlink = || Operation::Unlink(FileName::new(b"n").unwrap());
+    let get = |test: &mut FrontTest, ino| {
+        // Of another thread than the removal.
+        test.thread = THREAD + 1;
+        let outcome = test.serve_on(Ino(ino), Operation::GetAttr { open: false });
+        test.thread = THREAD;
+        outcome.unwrap()
+    };
+    test.serve(unlink()).unwrap();
+    assert_eq!(get(&mut test, 9), Outcome::Body { passing: Some(Ino(9)) });
+    assert_eq!(get(&mut test, 10), Outcome::BODY, "another file");
+    links.store(1, std::sync::atomic::Ordering::SeqCst);
+    test.serve(unlink()).unwrap();
+    assert_eq!(get(&mut test, 9), Outcome::BODY, "that was its last name");
 }
 
 #[test]

@@ -181,6 +181,17 @@ static void change(int name, long generation, unsigned char *bytes)
     }
 }
 
+/* Gives the file a second name and takes it away, by the kernel. A front treats a file that had
+ * several names with care, for some time after the removal by a thread that asks nothing else. */
+static void name_twice(int name)
+{
+    char path[600], other[600];
+    snprintf(path, 600, "name-%d", name);
+    snprintf(other, 600, "twice-%d", name);
+    must(linkat(kernel_fd, path, kernel_fd, other, 0) == 0, "link twice");
+    must(unlinkat(kernel_fd, other, 0) == 0, "unlink the second name");
+}
+
 static void *writer(void *unused)
 {
     unsigned char *bytes = malloc(LENGTH_MAX);
@@ -323,8 +334,10 @@ int main(int count, char **words)
     must(shared != MAP_FAILED, "map");
     unsigned char *bytes = malloc(LENGTH_MAX);
     for (process = 0; process < PROCESSES; process++)
-        for (int name = 0; name < NAMES; name++)
+        for (int name = 0; name < NAMES; name++) {
             change(process * NAMES + name, 0, bytes);
+            name_twice(process * NAMES + name);
+        }
     pid_t children[PROCESSES];
     for (int at = 0; at < PROCESSES; at++) {
         children[at] = fork();
