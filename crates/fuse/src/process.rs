@@ -37,6 +37,9 @@ pub(crate) const READY: &[u8] = b"ready";
 /// The reply of a front to a [`FrontOrder::WriteBack`].
 pub(crate) const WRITTEN_BACK: &[u8] = b"written back";
 
+/// The last message of a front, which has ended its work in order.
+pub(crate) const ENDS: &[u8] = b"ends";
+
 /// The first message to a front. Its descriptors are the device, the segment of the
 /// [`FrontState`], and those of the admission.
 #[derive(Clone, PartialEq, Eq, Debug, Wire)]
@@ -133,6 +136,8 @@ fn serve() -> io::Result<()> {
         workers.close();
     });
     workers.stop();
+    // If the keeper is gone, no one needs to know.
+    let _ = link.send(ENDS, &[], Wait::No);
     // The link must stay open until the process ends, because the keeper takes its close for that.
     std::mem::forget(link);
     Ok(())

@@ -27,7 +27,7 @@ use super::poll::poll_for;
 use crate::effects::Effects;
 use crate::front::FrontOptions;
 use crate::front_state::FrontState;
-use crate::process::{FrontOrder, FrontStart, ROLE_FRONT, WRITTEN_BACK};
+use crate::process::{ENDS, FrontOrder, FrontStart, ROLE_FRONT, WRITTEN_BACK};
 
 /// The time in which a process must end after its link was closed. After that, the kernel holds one
 /// of its threads.
@@ -48,6 +48,8 @@ pub(super) struct FrontProcess {
     link: Link,
     pub started: Instant,
     pub is_ready: bool,
+    /// It has said that it ends in order.
+    ends: bool,
 }
 
 /// A message that a front has sent.
@@ -74,7 +76,14 @@ impl FrontProcess {
             Ok(pidfd)
         });
         match sent {
-            Ok(pidfd) => Ok(Self { child, pidfd, link, started: Instant::now(), is_ready: false }),
+            Ok(pidfd) => Ok(Self {
+                child,
+                pidfd,
+                link,
+                started: Instant::now(),
+                is_ready: false,
+                ends: false,
+            }),
             Err(error) => {
                 // Fails only if the child has ended.
                 let _ = child.kill();
@@ -106,6 +115,10 @@ impl FrontProcess {
         match self.link.receive(Wait::No) {
             Ok(Received::Packet(packet)) if packet.bytes == WRITTEN_BACK => {
                 Some(FrontMessage::WrittenBack)
+            }
+            Ok(Received::Packet(packet)) if packet.bytes == ENDS => {
+                self.ends = true;
+                None
             }
             Ok(Received::Packet(_)) => {
                 self.is_ready = true;
@@ -146,18 +159,61 @@ impl FrontProcess {
     }
 
     /// The exit status, after the pidfd was readable or the link closed. A process of which the
-    /// kernel holds a thread is killed and counts as killed. It is returned, to be reaped later.
+    /// kernel holds a thread is killed and counts as killed. It is returned, to be reaped later. So
+    /// is one that ends in order and has not ended yet, because it waits for a processor; it counts
+    /// as ended with success.
     pub(super) fn end(mut self) -> io::Result<(ExitStatus, Option<Child>)> {
         let has_ended = |pidfd: &OwnedFd| {
             let found = poll_for(&[(pidfd.as_fd(), PollFlags::IN)], Some(END_WAIT));
             found.first().is_some_and(|it| !it.is_empty())
         };
         if !has_ended(&self.pidfd) {
+            if self.ends {
+                return Ok((ExitStatus::default(), Some(self.child)));
+            }
             self.kill();
             if !has_ended(&self.pidfd) {
                 return Ok((ExitStatus::from_raw(libc::SIGKILL), Some(self.child)));
             }
         }
         Ok((self.child.wait()?, None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A process that does not end by itself, after it has sent these messages and closed its link.
+    fn closed_after(messages: &[&[u8]]) -> FrontProcess {
+        let (link, of_front) = Link::pair().unwrap();
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pidfd = open_pidfd(Pid::from_child(&child)).unwrap();
+        for message in messages {
+            of_front.send(message, &[], Wait::No).unwrap();
+        }
+        drop(of_front);
+        let started = Instant::now();
+        let mut front = FrontProcess { child, pidfd, link, started, is_ready: false, ends: false };
+        while front.receive() != Some(FrontMessage::Closed) {}
+        front
+    }
+
+    #[test]
+    fn a_front_that_ends_in_order_is_not_killed_for_being_slow() {
+        let (status, unreaped) = closed_after(&[ENDS]).end().unwrap();
+        let mut child = unreaped.expect("still there");
+        assert!(status.success() && child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_front_that_does_not_say_that_it_ends_counts_as_killed() {
+        let (status, unreaped) = closed_after(&[]).end().unwrap();
+        unreaped.into_iter().for_each(|mut child| assert!(!child.wait().unwrap().success()));
+        assert_eq!(status.signal(), Some(libc::SIGKILL));
     }
 }
