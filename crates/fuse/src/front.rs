@@ -18,6 +18,7 @@ mod listing;
 mod lock;
 mod name;
 mod ownership;
+mod removal;
 mod removed;
 mod steps;
 mod xattr;
@@ -283,10 +284,11 @@ impl Call<'_> {
             Operation::Symlink { name, target } => self.symlink(name, &target),
             Operation::Mknod(mknod) => self.mknod(mknod),
             Operation::Mkdir { name, mode, umask } => self.mkdir(name, (mode, umask)),
-            Operation::Unlink(name) => self.unlink(name),
+            Operation::Unlink(name) => self.call(typed::Unlink { dir: self.header.ino, name }),
             Operation::Rmdir(name) => self.call(typed::Rmdir { dir: self.header.ino, name }),
             Operation::Rename { name, new_dir, new_name, flags } => {
-                self.rename(name, (new_dir, new_name), flags)
+                let (from, from_name) = (self.header.ino, name);
+                self.call(typed::Rename { from, from_name, dir: new_dir, name: new_name, flags })
             }
             Operation::Link { ino, name } => self.link(ino, name),
             Operation::Open(flags) => self.open(flags),

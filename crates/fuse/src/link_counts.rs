@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use warren_base::Ino;
-use warren_proto::{Attr, FileKind, RenameFlags};
+use warren_proto::{Attr, FileKind};
 
 use crate::by_thread::ByThread;
 use crate::message::Header;
@@ -65,11 +65,6 @@ impl LinkCounts {
     fn lock(&self) -> MutexGuard<'_, ByThread<Ino>> {
         self.removing.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Whether a rename may remove the name to which it moves the other one.
-pub(crate) const fn may_remove(flags: RenameFlags) -> bool {
-    !flags.intersects(RenameFlags::EXCHANGE.union(RenameFlags::NOREPLACE))
 }
 
 #[cfg(test)]

@@ -4,13 +4,12 @@ use std::sync::atomic::Ordering;
 
 use warren_base::limits::BODY_MAX;
 use warren_base::{Errno, Ino};
-use warren_proto::typed::{self, LookedUp, Typed};
-use warren_proto::{AccessMode, Entry, FileName, Handover, RenameFlags, SetAttr};
+use warren_proto::typed::{self, LookedUp};
+use warren_proto::{AccessMode, Entry, FileName, Handover, SetAttr};
 
 use super::file::CLOSED_MAX;
 use super::{Call, Served};
 use crate::abi;
-use crate::link_counts::may_remove;
 use crate::reply::{NewEntry, validity};
 use crate::sent_entries::Hash;
 
@@ -121,36 +120,6 @@ impl Call<'_> {
         };
         self.body.entry(&entry);
         Ok(())
-    }
-
-    pub(super) fn unlink(&mut self, name: FileName) -> Served {
-        self.look_at_victim(self.header.ino, &name);
-        self.call(typed::Unlink { dir: self.header.ino, name })
-    }
-
-    pub(super) fn rename(
-        &mut self,
-        from_name: FileName,
-        (dir, name): (Ino, FileName),
-        flags: RenameFlags,
-    ) -> Served {
-        if may_remove(flags) {
-            self.look_at_victim(dir, &name);
-        }
-        self.call(typed::Rename { from: self.header.ino, from_name, dir, name, flags })
-    }
-
-    /// Notes to which file the name leads that is about to be removed, if the file has others. The
-    /// kernel has its directory locked, so that it means the same one. The request needs no record,
-    /// because to repeat it has no effect.
-    fn look_at_victim(&mut self, dir: Ino, name: &FileName) {
-        let lookup = typed::Lookup { dir, name: name.clone() }.into_request();
-        let answer = self.slot.call(self.header.identity(), &lookup, 0);
-        let Ok(LookedUp::Entry(entry)) = typed::Lookup::reply(answer) else { return };
-        // The attributes of an inode on another cell do not come with its name.
-        if entry.attr.is_none_or(|(attr, _)| attr.nlink > 1) {
-            self.front.link_counts.removes(&self.header, entry.ino);
-        }
     }
 
     fn names_cached(&self) -> bool {

@@ -3,7 +3,7 @@
 use warren_base::Errno;
 use warren_proto::{Answer, Request};
 
-use super::{Call, ownership};
+use super::{Call, ownership, removal};
 
 impl Call<'_> {
     /// Sends every request to a cell. A step that a dead predecessor took for this kernel request
@@ -28,19 +28,21 @@ impl Call<'_> {
 
     /// Sends a request that has an effect.
     pub(super) fn step(&mut self, request: &Request, payload_len: usize) -> Answer {
-        let record = self.front.state.record(self.slot.number());
+        let front = self.front;
+        let record = front.state.record(self.slot.number());
         if let Some(answer) = record.replay(self.header.unique, &mut self.steps) {
             return answer;
         }
+        removal::look_at_victim(self, request);
         record.begin_step(self.header.unique, self.slot.last_seq());
-        self.front.absent_names.begin(request);
+        front.absent_names.begin(request);
         if let Some((dir, name)) = request.created_name() {
-            let _ = self.front.sent_entries.will_know(dir, name);
+            let _ = front.sent_entries.will_know(dir, name);
         }
         let answer = self.slot.call(self.header.identity(), request, payload_len);
-        self.front.absent_names.end(request, &answer);
+        front.absent_names.end(request, &answer);
         self.steps = record.end_step(&answer);
-        self.front.dir_copies.keep(self.slot.changed(), self.slot.last_cell());
+        front.dir_copies.keep(self.slot.changed(), self.slot.last_cell());
         answer
     }
 }
