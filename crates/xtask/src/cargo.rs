@@ -55,24 +55,41 @@ pub(crate) fn cargo<I: IntoIterator<Item: AsRef<OsStr>>>(
     command(root, Path::new(&cargo), arguments)
 }
 
-/// Builds the programs of tests. Returns the name of each, without its hash, and its path.
+/// A program of tests, as cargo has built it.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct TestProgram {
+    /// The name of its target: a crate, or a file below `tests`.
+    pub name: String,
+    pub path: PathBuf,
+    /// The directory of its package, in which it runs.
+    pub package: PathBuf,
+}
+
+/// Builds the programs of tests.
 pub(crate) fn test_programs<I: IntoIterator<Item: AsRef<OsStr>>>(
     root: &Path,
     arguments: I,
-) -> Result<Vec<(String, PathBuf)>> {
+) -> Result<Vec<TestProgram>> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(arguments).arg("--no-run").current_dir(root);
+    cargo.args(arguments).args(["--no-run", "--message-format=json"]).current_dir(root);
     let output = cargo.output().context("cannot run cargo")?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "cannot build the tests:\n{said}");
-    Ok(said.lines().filter_map(|line| test_program(root, line)).collect())
+    Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(test_program).collect())
 }
 
-/// The program of a line like `  Executable tests/a.rs (target/debug/deps/a-0123456789abcdef)`.
-fn test_program(root: &Path, line: &str) -> Option<(String, PathBuf)> {
-    let (_, path) = line.trim().strip_prefix("Executable ")?.strip_suffix(')')?.split_once(" (")?;
-    let (name, _hash) = Path::new(path).file_name()?.to_str()?.rsplit_once('-')?;
-    Some((name.to_owned(), root.join(path)))
+/// The program of one of cargo's messages, if it is about one.
+fn test_program(message: &str) -> Option<TestProgram> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+    if !message["profile"]["test"].as_bool()? {
+        return None;
+    }
+    Some(TestProgram {
+        name: text(&message["target"]["name"])?,
+        path: text(&message["executable"])?.into(),
+        package: Path::new(message["manifest_path"].as_str()?).parent()?.to_path_buf(),
+    })
 }
 
 pub(crate) fn command<I>(root: &Path, program: &Path, arguments: I) -> Result<bool>
@@ -93,10 +110,22 @@ mod tests {
 
     #[test]
     fn cargo_names_the_programs_of_tests() {
-        let root = Path::new("/src");
-        let line = "  Executable unittests src/lib.rs (target/debug/deps/warren_sim-00ff)";
-        let path = PathBuf::from("/src/target/debug/deps/warren_sim-00ff");
-        assert_eq!(test_program(root, line), Some(("warren_sim".to_owned(), path)));
-        assert_eq!(test_program(root, "   Compiling warren-sim v0.1.0 (/src/crates/sim)"), None);
+        let about = |is_test: bool, executable: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/src/crates/sim/Cargo.toml",
+                "target":{{"name":"crash"}},"profile":{{"test":{is_test}}},
+                "executable":{executable}}}"#
+            )
+        };
+        let expected = TestProgram {
+            name: "crash".to_owned(),
+            path: "/src/target/debug/deps/crash-00ff".into(),
+            package: "/src/crates/sim".into(),
+        };
+        let path = r#""/src/target/debug/deps/crash-00ff""#;
+        assert_eq!(test_program(&about(true, path)), Some(expected));
+        assert_eq!(test_program(&about(false, path)), None, "a build script, or a binary");
+        assert_eq!(test_program(&about(true, "null")), None, "a library that others use");
+        assert_eq!(test_program(r#"{"reason":"build-finished","success":true}"#), None);
     }
 }

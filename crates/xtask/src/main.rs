@@ -30,6 +30,7 @@ mod mutants;
 mod packages;
 mod test;
 mod tidy;
+mod unit_tests;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -47,6 +48,7 @@ usage: cargo xtask TASK [OPTION...]
   chaos [--minutes N] [--seed N] [--cells N]
                                   faults of all kinds beside programs that check every answer
   sim [--full] [--built]          the simulator with fresh seeds
+  unit-tests                      all programs of unit tests but the simulator's, two at a time
   test-simulator                  the simulator with seeds that always pass, and with planted faults
   fuzz [--only NAME] [--seconds N] [--seed N]
                                   the fuzz targets, a minute each
@@ -83,7 +85,8 @@ fn dispatch(arguments: &[String]) -> Result<bool> {
         "tidy" if options == ["--report"] => tidy::report(&root),
         "tidy" => tidy::run(&root),
         test::BUILD => test::build(&root, test::Options::parse(options)?.link()),
-        test::TEST_SIMULATOR => test::test_simulator(&root),
+        "unit-tests" => unit_tests::run(&root),
+        unit_tests::TEST_SIMULATOR => unit_tests::test_simulator(&root),
         "dist" => dist::run(&root),
         "sim" => test::simulate(&root, &test::Options::parse(options)?),
         "fuzz" => fuzz::run(&root, &fuzz::Options::parse(options)?),

@@ -8,9 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 
 use crate::beside::{Beside, Done, Task};
-use crate::cargo::{
-    Link, build_interposer, build_release, cargo, command, release_binary, test_programs,
-};
+use crate::cargo::{Link, build_interposer, build_release, cargo, command, release_binary};
+use crate::unit_tests::{self, FEATURES};
 use crate::{e2e, fuzz, packages, tidy};
 
 /// Seeds of a run on every change, and of a long one.
@@ -24,10 +23,6 @@ const PAIRS_FULL: u64 = 20_000;
 /// Sequences that a real fleet performs, likewise: a second or so each.
 const REAL: u64 = 20;
 const REAL_FULL: u64 = 400;
-/// Features that no release has and tests need: the simulator, and faults that tests plant in live
-/// cells.
-const FEATURES: &str = "warren/sim,warren/plants";
-const UNIT_TESTS: [&str; 4] = ["test", "--workspace", "--features", FEATURES];
 /// The lint options of clippy.
 const DENY_WARNINGS: [&str; 3] = ["--", "-D", "warnings"];
 /// Parts of the mutants. A short run whose turn it is tries one of them.
@@ -40,10 +35,6 @@ const SHIPPED_IN_TURN: u64 = 3;
 /// The step, and the task, that builds what the end-to-end tests run.
 const RELEASE: &str = "release build";
 pub(crate) const BUILD: &str = "build";
-/// The crate whose tests only compute, their programs, and the task that runs them.
-const SIMULATOR: &str = "warren-sim";
-const SIMULATOR_TESTS: [&str; 3] = ["warren_sim", "crash", "seeds"];
-pub(crate) const TEST_SIMULATOR: &str = "test-simulator";
 /// Cells of the fleets of a short run, in turn.
 const CELLS_IN_TURN: [u16; 6] = [2, 1, 2, 3, 2, 8];
 /// The end-to-end cases that take longest. A short run does one in [`LONG_PARTS`] of them, in turn.
@@ -126,12 +117,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
         let shipped = ["clippy", "--package", "warren"];
         steps.run("clippy as shipped", || cargo(root, shipped.into_iter().chain(DENY_WARNINGS)));
     }
-    let built = || cargo(root, UNIT_TESTS.into_iter().chain(["--no-run"]));
+    let built = || cargo(root, unit_tests::BUILD.into_iter().chain(["--no-run"]));
     steps.run("build of the unit tests", built);
     let build: &[&str] = if as_shipped { &[BUILD] } else { &[BUILD, "--quick"] };
     let build = Task::new(RELEASE, build);
     let beside = Beside::start(root, build, computing(options.full, turn));
-    steps.run("unit tests", || cargo(root, UNIT_TESTS.into_iter().chain(["--exclude", SIMULATOR])));
+    steps.run("unit tests", || unit_tests::run(root));
     let is_built = steps.await_next(&beside);
     if is_built && options.no_mounts {
         println!("== end to end: left out, as asked");
@@ -173,7 +164,7 @@ fn computing(full: bool, turn: u64) -> Vec<Task> {
     let fuzz = |more: &[&str]| Task::new("fuzzing", &[&["fuzz", "--seed", &seed], more].concat());
     let plant =
         |more: &[&str]| Task::new("planted faults", &[&["mutants", "--proven"], more].concat());
-    let tests = Task::new("tests of the simulator", &[TEST_SIMULATOR]);
+    let tests = Task::new("tests of the simulator", &[unit_tests::TEST_SIMULATOR]);
     if full {
         return vec![
             tests,
@@ -189,21 +180,6 @@ fn computing(full: bool, turn: u64) -> Vec<Task> {
         plant(&["--part", &part])
     };
     vec![tests, Task::new("simulation", &["sim", "--built"]), in_turn]
-}
-
-/// Tests the simulator: seeds that always pass, and planted faults that it finds. The programs are
-/// those of the whole workspace. For one package cargo would choose other features, and build all
-/// that it needs again.
-pub(crate) fn test_simulator(root: &Path) -> Result<bool> {
-    let built = test_programs(root, UNIT_TESTS)?;
-    let mut all_passed = true;
-    for name in SIMULATOR_TESTS {
-        let program = built.iter().find(|(built, _)| built == name);
-        let (_, program) = program.with_context(|| format!("no test program {name}"))?;
-        println!("{}", program.display());
-        all_passed &= command(&root.join("crates/sim"), program, [""; 0])?;
-    }
-    Ok(all_passed)
 }
 
 /// Builds what the end-to-end tests run.
