@@ -232,6 +232,7 @@ pub(crate) fn store_attr(words: &[AtomicU64], attr: &Attr) {
 }
 
 /// `None` for words that a writer is changing.
+#[inline]
 pub(crate) fn load_attr(words: &[AtomicU64]) -> Option<Attr> {
     let word = |at: usize| words[at].load(Relaxed);
     let pair = |at: usize| (word(at) as u32, (word(at) >> 32) as u32);

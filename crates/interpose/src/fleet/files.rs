@@ -51,8 +51,7 @@ pub(crate) fn release(held: Held) -> bool {
 /// The attributes of an open file, if they are known.
 pub(crate) fn attr(held: Held) -> Option<Attr> {
     let hot = hot()?;
-    let copied = hot.files.held.copied(held, &hot.connection)?;
-    hot.files.held.still_holds(held, &copied, &hot.connection).then_some(copied.attr)
+    hot.files.held.copied(held, &hot.connection).map(|copied| copied.attr)
 }
 
 /// Copies data of an open file into the program's memory, if they are known. `is_writable` says
