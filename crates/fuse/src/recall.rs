@@ -44,7 +44,7 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// Wait for the locks of directories. Requests that hold them take much less, unless they wait for
 /// the recall.
-const LOCK_WAIT: Duration = Duration::from_millis(100);
+const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// The means by which the kernel's copies are dropped.
 pub(crate) struct KernelCopies<'a> {
