@@ -65,9 +65,9 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
 /// The directory of the libraries that tests of procedural macros load, as cargo sets it.
 fn libraries_of_the_compiler() -> Result<PathBuf> {
     let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let output = Command::new(compiler).args(["--print", "sysroot"]).output();
+    let output = Command::new(compiler).args(["--print", "target-libdir"]).output();
     let output = output.context("cannot run rustc")?;
-    Ok(Path::new(String::from_utf8_lossy(&output.stdout).trim()).join("lib"))
+    Ok(String::from_utf8_lossy(&output.stdout).trim().into())
 }
 
 /// Runs programs of the queue until it is empty. Returns those that failed.
