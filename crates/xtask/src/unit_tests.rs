@@ -1,7 +1,7 @@
 //! The programs of unit tests, two at a time.
 //!
-//! Those of fleets and mounts wait for most of their time, and so leave a processor to another one.
-//! What a program prints is shown when it has ended.
+//! A program that tests fleets or mounts waits for most of its time, and so leaves a processor to
+//! another one. The output of a program is shown when it has ended.
 
 use std::collections::VecDeque;
 use std::panic::resume_unwind;

@@ -2,7 +2,7 @@ use std::sync::Mutex;
 
 use warren_proto::{
     Answer, CreateFlags, DirEntries, DirEntry, Entry, FileKind, FileName, LockFlavour, LockOwner,
-    LockSpec, LockType, Opened, ReadFlags, Reply, Request,
+    LockSpec, LockType, Opened, ReadFlags, RenameFlags, Reply, Request,
 };
 
 use super::*;
@@ -237,13 +237,17 @@ fn attributes_of_a_file_with_other_names_are_not_kept_while_one_is_removed() {
             let entry = Entry { ino: Ino(9), kind: FileKind::Regular, lease: None, attr };
             Ok(Reply::Entry(entry))
         }
-        Request::Unlink { .. } => Ok(Reply::Done),
+        Request::Unlink { .. } | Request::Rename { .. } => Ok(Reply::Done),
         Request::GetAttr { ino } => Ok(Reply::Attr { attr: attr(*ino), lease: None }),
         _ => Err(Errno::EIO),
     });
+    let rename = |flags| {
+        let [name, new_name] = [b"m", b"n"].map(|name| FileName::new(name).unwrap());
+        Operation::Rename { name, new_dir: Ino::ROOT, new_name, flags }
+    };
     let unlink = || Operation::Unlink(FileName::new(b"n").unwrap());
     let get = |test: &mut FrontTest, ino| {
-        // Of another thread than the removal.
+        // Another thread asks than the one that removes.
         test.thread = THREAD + 1;
         let outcome = test.serve_on(Ino(ino), Operation::GetAttr { open: false });
         test.thread = THREAD;
@@ -252,6 +256,10 @@ fn attributes_of_a_file_with_other_names_are_not_kept_while_one_is_removed() {
     test.serve(unlink()).unwrap();
     assert_eq!(get(&mut test, 9), Outcome::Body { passing: Some(Ino(9)) });
     assert_eq!(get(&mut test, 10), Outcome::BODY, "another file");
+    test.serve(rename(RenameFlags::EXCHANGE)).unwrap();
+    assert_eq!(get(&mut test, 9), Outcome::BODY, "it keeps all its names");
+    test.serve(rename(RenameFlags::empty())).unwrap();
+    assert_eq!(get(&mut test, 9), Outcome::Body { passing: Some(Ino(9)) }, "one is replaced");
     links.store(1, std::sync::atomic::Ordering::SeqCst);
     test.serve(unlink()).unwrap();
     assert_eq!(get(&mut test, 9), Outcome::BODY, "that was its last name");
