@@ -56,6 +56,11 @@ id!(
     BlockNo(u64), "block "
 );
 
+impl SlotNo {
+    /// The client's stream of posted records, which executes like a slot (`warren_proto::stream`).
+    pub const STREAM: Self = Self(u16::MAX);
+}
+
 impl BlockNo {
     /// The block `n` blocks further on.
     pub const fn offset(self, n: u64) -> Self {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use warren_base::{CellId, Instant, Lsn};
 use warren_proto::control::{Report, Suspicion};
-use warren_proto::{Answer, Capability, PeerReply, PeerRequest};
+use warren_proto::{Answer, Beside, PeerReply, PeerRequest};
 
 use crate::event::{Clock, Effect, Memory, PeerBody, PeerMessage, SlotRef};
 
@@ -42,8 +42,8 @@ impl Driver<'_> {
 
     /// Answers a request whose reply has no payload and grants nothing.
     pub(crate) fn answer(&mut self, to: SlotRef, seq: u32, answer: Answer) {
-        let (granted, changed) = (Capability::NONE, Vec::new());
-        self.effects.push(Effect::Reply { to, seq, answer, payload_len: 0, granted, changed });
+        let beside = Beside::default();
+        self.effects.push(Effect::Reply { to, seq, answer, payload_len: 0, beside });
     }
 
     /// Asks for a tick at this time.

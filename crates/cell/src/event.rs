@@ -10,9 +10,8 @@ use std::ops::Range;
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{BlockNo, CellId, ClientId, Errno, Ino, Instant, Lsn, SlotNo, Timestamp};
 use warren_proto::control::{Order, Report, Suspicion};
-use warren_proto::{
-    Answer, Capability, LeasedAttrs, PeerReply, PeerRequest, Request, RequestHeader, Wire,
-};
+use warren_proto::stream::StreamPos;
+use warren_proto::{Answer, Beside, PeerReply, PeerRequest, Request, RequestHeader, Wire};
 
 /// A slot of a client: it holds a request, and receives the reply.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -25,6 +24,24 @@ pub struct SlotRef {
 /// of the op log's image, then those of the cache's table ([`crate::CellConfig::frames_total`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FrameNo(pub u32);
+
+/// A record of a client's stream. The number of its request is that of its end.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub header: RequestHeader,
+    pub time: Timestamp,
+    pub request: Request,
+    pub end: StreamPos,
+}
+
+/// Why there is no record where one was published.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadRecord {
+    /// The client has written something else. Nothing behind it can be read.
+    Malformed,
+    /// Several processes of this cell have ended while they executed it. It is skipped.
+    Refused { end: StreamPos },
+}
 
 /// Names an I/O until it is done. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -67,6 +84,11 @@ pub enum Event {
         message: PeerMessage,
     },
     Order(Order),
+    /// A client has published records that are not executed. The driver looks for them in the
+    /// streams that [`Memory::watch_stream`] names.
+    Posted {
+        client: ClientId,
+    },
     /// An I/O has finished: all of it was done, or nothing counts.
     IoDone {
         io: IoId,
@@ -93,9 +115,7 @@ pub enum Effect {
         seq: u32,
         answer: Answer,
         payload_len: u32,
-        /// The capability for the inode that the answer leads to.
-        granted: Capability,
-        changed: LeasedAttrs,
+        beside: Beside,
     },
     /// The slot's request waits for a file lock, without a time limit. Until it is answered it is
     /// no live task, and does not count for its user's share of them.
@@ -218,4 +238,39 @@ pub trait Memory {
     fn is_marked(&self, _hash: u64) -> bool {
         true
     }
+
+    /// How far the client has published its stream to this cell. Any place is possible, if the
+    /// client is hostile. The stores into lease words before this are visible to the client before.
+    fn stream_end(&mut self, _client: ClientId) -> StreamPos {
+        StreamPos::default()
+    }
+
+    /// How far a process of this cell has said that it has executed the stream.
+    fn stream_executed(&self, _client: ClientId) -> StreamPos {
+        StreamPos::default()
+    }
+
+    /// Copies and decodes the record at this place of the stream, which must end before `end`. Its
+    /// payload is that of slot [`SlotNo::STREAM`] until the next record is read.
+    fn read_record(
+        &mut self,
+        _client: ClientId,
+        _at: StreamPos,
+        _end: StreamPos,
+    ) -> Result<Record, BadRecord> {
+        Err(BadRecord::Malformed)
+    }
+
+    /// The stream is executed up to this place, with this outcome of the record that ends there.
+    fn store_outcome(
+        &mut self,
+        _client: ClientId,
+        _executed: StreamPos,
+        _errno: Option<Errno>,
+        _value: u64,
+    ) {
+    }
+
+    /// The driver looks for new records of the client from now on ([`Event::Posted`]), or no more.
+    fn watch_stream(&mut self, _client: ClientId, _is_watched: bool) {}
 }

@@ -50,5 +50,7 @@ mod txn;
 
 pub use cell::Cell;
 pub use config::{Backing, CellConfig, LogConfig, Recovery, SpaceConfig, SpaceReserve};
-pub use event::{Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, SlotRef};
+pub use event::{
+    BadRecord, Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, Record, SlotRef,
+};
 pub use plant::{Plant, Planted};

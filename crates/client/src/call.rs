@@ -388,7 +388,7 @@ impl Call {
 
     fn last(&mut self, map: &ShardMap, ask: Ask, answered: Answered) -> Step {
         let Ask { request, capabilities } = ask;
-        let Answered { answer, granted, changed } = answered;
+        let Answered { answer, granted, changed, delegated } = answered;
         match (request, answer) {
             // A plain request gets the page that it requested.
             (
@@ -406,7 +406,8 @@ impl Call {
             }
             (Request::Open { .. }, Ok(Reply::Opened(opened))) if self.op.opens_file() => {
                 let answer = Ok(Reply::Opened(opened));
-                Step::Done(Answered { answer, granted: capabilities.inode, changed })
+                let granted = capabilities.inode;
+                Step::Done(Answered { answer, granted, changed, delegated })
             }
             (
                 Request::Create { dir, name, access, flags, .. },
@@ -425,7 +426,7 @@ impl Call {
             }
             (Request::Open { .. }, answer) if self.found.is_some() => self.opened(answer),
             (_, Err(errno)) if self.op.may_have_vanished(errno) => self.vanished(errno),
-            (_, answer) => done(Answered { answer, granted, changed }),
+            (_, answer) => done(Answered { answer, granted, changed, delegated }),
         }
     }
 
@@ -440,12 +441,12 @@ impl Call {
             Ok(Reply::Created { entry, opened: Some(opened) }) => {
                 let leased = entry.attr.and_then(|(attr, lease)| Some((attr, lease?)));
                 let changed = leased.into_iter().collect();
-                Step::Done(Answered { answer: Ok(Reply::Opened(*opened)), granted, changed })
+                let answer = Ok(Reply::Opened(*opened));
+                Step::Done(Answered { changed, ..Answered::new(answer, granted) })
             }
-            answer => self.note_answer(
-                Request::Lookup { dir, name },
-                Answered { answer, granted, changed: Vec::new() },
-            ),
+            answer => {
+                self.note_answer(Request::Lookup { dir, name }, Answered::new(answer, granted))
+            }
         }
     }
 

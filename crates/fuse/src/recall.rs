@@ -112,7 +112,7 @@ impl KernelCopies<'_> {
                 }
                 LeaseKey::Pages(ino) => self.notices.drop_pages(*ino),
                 // A cell recalls none, because the front checks the word.
-                LeaseKey::Opens(_) | LeaseKey::Names(_) => {}
+                LeaseKey::Opens(_) | LeaseKey::Names(_) | LeaseKey::Delegate(_) => {}
             }
         }
         for (ino, directories) in &unknown {

@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! request | inode's capability | other inode's      capabilities of 0 at the end are omitted
-//! reply   | granted capability | leased attributes  a capability of 0 is omitted
+//! reply   | granted capability | leased attributes | delegation
+//!                                                    a capability of 0 is omitted
 //! ```
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use warren_base::{ClientId, Ino};
 
+use crate::stream::Delegated;
 use crate::{
     Answer, Attr, Capabilities, Capability, CapabilityKey, Lease, Malformed, Reader, Reply,
     Request, Wire,
@@ -21,6 +24,7 @@ pub struct Answered {
     pub answer: Answer,
     pub granted: Capability,
     pub changed: LeasedAttrs,
+    pub delegated: Option<Box<Delegated>>,
 }
 
 /// Attributes with leases, as the request has left them: for a front, those of the directories that
@@ -30,10 +34,36 @@ pub type LeasedAttrs = Vec<(Attr, Lease)>;
 
 /// Bytes of each of [`LeasedAttrs`].
 const LEASED_ATTR_LEN: usize = 88;
+/// Bytes of a delegation. With or without a capability of 8 bytes, the length of a body shows what
+/// it has.
+const DELEGATED_LEN: usize = LEASED_ATTR_LEN + 4;
+
+/// What comes beside a reply: see [`Answered`].
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Beside {
+    pub granted: Capability,
+    pub changed: LeasedAttrs,
+    pub delegated: Option<Box<Delegated>>,
+}
+
+impl Beside {
+    /// Makes it empty, and keeps its memory.
+    pub fn clear(&mut self) {
+        self.granted = Capability::NONE;
+        self.changed.clear();
+        self.delegated = None;
+    }
+}
 
 impl Answered {
     pub fn new(answer: Answer, granted: Capability) -> Self {
-        Self { answer, granted, changed: Vec::new() }
+        Self { answer, granted, changed: Vec::new(), delegated: None }
+    }
+}
+
+impl From<(Answer, Beside)> for Answered {
+    fn from((answer, Beside { granted, changed, delegated }): (Answer, Beside)) -> Self {
+        Self { answer, granted, changed, delegated }
     }
 }
 
@@ -72,8 +102,9 @@ impl Request {
 }
 
 impl Reply {
-    pub fn encode_body(&self, granted: Capability, changed: &[(Attr, Lease)], out: &mut Vec<u8>) {
+    pub fn encode_body(&self, beside: &Beside, out: &mut Vec<u8>) {
         self.encode(out);
+        let Beside { granted, changed, delegated } = beside;
         if !granted.is_none() {
             granted.0.encode(out);
         }
@@ -81,35 +112,41 @@ impl Reply {
             attr.encode(out);
             lease.encode(out);
         }
+        if let Some(delegated) = delegated {
+            delegated.encode(out);
+        }
     }
 
-    /// Decodes a reply. Leases and changed directories that come with it go to `granted` and
-    /// `changed`.
-    pub fn from_body(
-        body: &[u8],
-        granted: &mut Capability,
-        changed: &mut LeasedAttrs,
-    ) -> Result<Self, Malformed> {
-        decode_body(body, |reader| granted_and_changed(reader, changed), granted)
+    /// Decodes a reply. What comes with it goes to `beside`.
+    pub fn from_body(body: &[u8], beside: &mut Beside) -> Result<Self, Malformed> {
+        decode_body(body, |reader| decode_beside(reader, beside), &mut ())
     }
 }
 
-fn granted_and_changed(
-    reader: &mut Reader<'_>,
-    changed: &mut LeasedAttrs,
-) -> Result<Capability, Malformed> {
-    let attrs = reader.left() / LEASED_ATTR_LEN;
-    let granted = match reader.left() - attrs * LEASED_ATTR_LEN {
-        0 => Capability::NONE,
-        8 => Capability(u64::decode(reader)?),
+/// Decodes the rest of a reply's body, whose length shows what there is.
+fn decode_beside(reader: &mut Reader<'_>, beside: &mut Beside) -> Result<(), Malformed> {
+    const CAPABILITY: usize = 8;
+    const DELEGATED: usize = DELEGATED_LEN % LEASED_ATTR_LEN;
+    const BOTH: usize = DELEGATED + CAPABILITY;
+    let (has_capability, is_delegated) = match reader.left() % LEASED_ATTR_LEN {
+        0 => (false, false),
+        CAPABILITY => (true, false),
+        DELEGATED => (false, true),
+        BOTH => (true, true),
         _ => return Err(Malformed::TRAILING),
     };
-    changed.clear();
-    for _ in 0..attrs {
-        changed.push((Attr::decode(reader)?, Lease::decode(reader)?));
+    let granted = if has_capability { u64::decode(reader)? } else { 0 };
+    beside.granted = Capability(granted);
+    let attrs = (reader.left() / LEASED_ATTR_LEN).checked_sub(usize::from(is_delegated));
+    beside.changed.clear();
+    for _ in 0..attrs.ok_or(Malformed::TRAILING)? {
+        beside.changed.push((Attr::decode(reader)?, Lease::decode(reader)?));
     }
-    Ok(granted)
+    beside.delegated = if is_delegated { Some(Box::new(Delegated::decode(reader)?)) } else { None };
+    Ok(())
 }
+
+const _: () = assert!(DELEGATED_LEN % LEASED_ATTR_LEN == 4, "told apart from a capability");
 
 /// Decodes a message, and the rest of the body into `rest`. A message is about a hundred bytes
 /// long, and the compiler copies it less often if it is returned alone than in a pair.
@@ -175,19 +212,28 @@ mod tests {
             btime: time,
             flags: InodeFlags::empty(),
         };
-        let dir = (attr, Lease { word: 3, stamp: 4 });
-        for granted in [Capability::NONE, Capability(9)] {
-            for changed in [vec![], vec![dir], vec![dir, dir]] {
-                let (mut body, mut bare) = (Vec::new(), Vec::new());
-                Reply::Done.encode_body(granted, &changed, &mut body);
-                Reply::Done.encode_body(granted, &[], &mut bare);
-                assert_eq!(body.len(), bare.len() + changed.len() * LEASED_ATTR_LEN);
-                let (mut found, mut dirs) = (Capability::NONE, vec![dir; 3]);
-                let reply = Reply::from_body(&body, &mut found, &mut dirs);
-                assert_eq!((reply, found, dirs), (Ok(Reply::Done), granted, changed));
+        let lease = Lease { word: 3, stamp: 4 };
+        let (dir, one) = ((attr, lease), Some(Box::new(Delegated { attr, lease, credit: 5 })));
+        let leased = || [vec![], vec![dir], vec![dir, dir]].into_iter();
+        let all = leased().flat_map(|changed| [(changed.clone(), None), (changed, one.clone())]);
+        for (changed, delegated) in all {
+            for granted in [Capability::NONE, Capability(9)] {
+                let beside =
+                    Beside { granted, changed: changed.clone(), delegated: delegated.clone() };
+                let (mut body, bare) = (Vec::new(), Reply::Done.to_bytes().len());
+                Reply::Done.encode_body(&beside, &mut body);
+                let capability = if granted.is_none() { 0 } else { 8 };
+                let delegation = if delegated.is_some() { DELEGATED_LEN } else { 0 };
+                let leased = changed.len() * LEASED_ATTR_LEN;
+                assert_eq!(body.len(), bare + capability + leased + delegation);
+                let mut found = Beside { changed: vec![dir; 3], ..Beside::default() };
+                assert_eq!(Reply::from_body(&body, &mut found), Ok(Reply::Done));
+                assert_eq!(found, beside);
                 body.push(0);
-                assert!(Reply::from_body(&body, &mut found, &mut Vec::new()).is_err());
+                assert!(Reply::from_body(&body, &mut found).is_err());
             }
         }
+        let cut = [Reply::Done.to_bytes(), vec![0; 4]].concat();
+        assert!(Reply::from_body(&cut, &mut Beside::default()).is_err());
     }
 }

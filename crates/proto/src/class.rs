@@ -19,6 +19,8 @@ const ACTS: u8 = 4;
 const ENDS_TASKS: u8 = 8;
 /// It needs no capability for its inode: it has a handle, or something else that shows the right.
 const BY_HANDLE: u8 = 16;
+/// A client may post it.
+const POSTED: u8 = 32;
 
 const fn when(holds: bool, class: u8) -> u8 {
     if holds { class } else { 0 }
@@ -62,7 +64,7 @@ impl Request {
             Self::Lookup { .. }           => 0,
             Self::Neighbours { .. }       => 0,
             Self::GetAttr { .. }          => 0,
-            Self::SetAttr { handle, .. }  => LOGS | CHANGES | ACTS | when(handle.is_some(), BY_HANDLE),
+            Self::SetAttr { handle, .. }  => LOGS | CHANGES | ACTS | POSTED | when(handle.is_some(), BY_HANDLE),
             Self::Create { flags, access, .. }
                                           => LOGS | ACTS | when(may_create(*flags, *access), CHANGES),
             Self::Link { .. }             => LOGS | CHANGES | ACTS,
@@ -72,12 +74,12 @@ impl Request {
             Self::ReadLink { .. }         => 0,
             Self::ReadDir { .. }          => 0,
             Self::Open { access, .. }     => LOGS | ACTS | when(access.is_change(), CHANGES),
-            Self::Close { .. }            => LOGS | ACTS | BY_HANDLE,
+            Self::Close { .. }            => LOGS | ACTS | POSTED | BY_HANDLE,
             Self::Read { position: Position::Current, .. }
                                           => LOGS | BY_HANDLE,
             Self::Read { position: Position::At(_) | Position::End, .. }
                                           => BY_HANDLE,
-            Self::Write { .. }            => LOGS | CHANGES | ACTS | BY_HANDLE,
+            Self::Write { .. }            => LOGS | CHANGES | ACTS | POSTED | BY_HANDLE,
             Self::Seek { .. }             => LOGS | ACTS | BY_HANDLE,
             Self::Fsync { handle, .. }    => when(handle.is_some(), BY_HANDLE),
             Self::Sync                    => 0,
@@ -129,6 +131,11 @@ impl Request {
     /// admits it also while the tasks of its user are used up, because they may wait for it.
     pub const fn ends_tasks(&self) -> bool {
         self.is_of(ENDS_TASKS)
+    }
+
+    /// Whether a client may post the request ([`crate::stream`]). It concerns one inode.
+    pub const fn is_postable(&self) -> bool {
+        self.is_of(POSTED)
     }
 
     /// The inodes that the request names by number, in the order of its

@@ -31,6 +31,7 @@ mod reply;
 mod request;
 mod rules;
 pub mod slot;
+pub mod stream;
 pub mod typed;
 mod wire;
 
@@ -42,7 +43,7 @@ pub mod derive {
 
 pub use acl::{Acl, permits};
 pub use attr::{Attr, SetAttr, SetTime};
-pub use body::{Answered, LeasedAttrs};
+pub use body::{Answered, Beside, LeasedAttrs};
 pub use capability::{Capabilities, Capability, CapabilityKey, InodeRef};
 pub use change::Change;
 pub use handover::{HANDOVER_NAME_MAX, HANDOVER_PREFIX, Handover};

@@ -34,6 +34,9 @@ pub enum LeaseKey {
     /// Which names a directory has. Only a word guards it, and only changes by other clients revoke
     /// it: a client notes a name that it adds before it sends the request.
     Names(Ino),
+    /// All of the inode: the client alone uses it, and may post requests on it. Only a word guards
+    /// it ([`crate::stream::Delegated`]).
+    Delegate(Ino),
 }
 
 impl LeaseKey {
@@ -43,7 +46,8 @@ impl LeaseKey {
             | Self::Attr(ino)
             | Self::Pages(ino)
             | Self::Opens(ino)
-            | Self::Names(ino) => ino.shard(),
+            | Self::Names(ino)
+            | Self::Delegate(ino) => ino.shard(),
         }
     }
 }

@@ -8,21 +8,24 @@
 //!                            word 1 = answers that a sleeping thread found by its time-out;
 //!                            word 2 = processes that have continued the client
 //!   8192     request lines   one 64-byte line a slot
+//!   12288    stream ends     one 64-byte line a cell (crate::stream)
 //!   16384    idle inodes     8 bytes each
 //!   ...      slot areas      a slot: body 8 KiB, then payload
+//!   ...      streams         a ring a cell
 //!
 //! cell-to-client segment (written by the cell, one a pair)
 //!   0        header          magic, version, cell, epoch
 //!   64       u32 watched     the cell looks at the client's doorbell; else its bell must be rung
+//!   128      stream          how far the cell has executed it (crate::stream)
 //!   8192     reply lines     one 64-byte line a slot
 //!   16384    lease words     8 bytes each
 //!   ...      closed inodes   8 bytes each
 //!   ...      slot areas      a slot: body 8 KiB, then payload
 //!
-//! lane size   payload   lease words   idle and closed inodes
-//! small        16 KiB           512                      512
-//! medium      128 KiB         8,192                    2,048
-//! large         1 MiB        65,536                    8,192
+//! lane size   payload   lease words   idle and closed inodes   stream
+//! small        16 KiB           512                      512    64 KiB
+//! medium      128 KiB         8,192                    2,048   256 KiB
+//! large         1 MiB        65,536                    8,192     1 MiB
 //! ```
 //!
 //! A client's [`Shape`], the number of its slots and the size of its lanes, is fixed while it is
@@ -59,7 +62,7 @@
 use alloc::vec::Vec;
 
 use warren_base::limits::{BODY_MAX, CELLS_MAX, LEASE_WORDS, PAYLOAD_MAX, SLOTS_MAX};
-use warren_base::{Ino, SlotNo};
+use warren_base::{CellId, Ino, SlotNo};
 
 use crate::wire::{Malformed, Reader, Wire};
 
@@ -74,8 +77,15 @@ pub const LATE: usize = 8;
 /// In the same line: the count of processes that have continued the client.
 pub const STARTS: usize = 16;
 pub const LINES: usize = 8192;
+/// The ends of the client's streams to cells.
+pub const STREAM_ENDS: usize = 12288;
 /// In the cell-to-client segment, on a line of its own.
 pub const WATCHED: usize = 64;
+/// In the same segment: how far the client's stream is executed, and the outcome of the record that
+/// ends there.
+pub const STREAM_OUTCOME: usize = 128;
+/// Beside it: the value of that record.
+pub const STREAM_VALUE: usize = STREAM_OUTCOME + 8;
 /// The idle inodes of the client.
 pub const IDLE: usize = 16384;
 /// So many idle inodes with the same hash can be marked.
@@ -116,6 +126,15 @@ impl LaneSize {
             Self::Small => 512,
             Self::Medium => 8192,
             Self::Large => LEASE_WORDS,
+        }
+    }
+
+    /// Bytes of the stream to each cell, a power of two.
+    pub const fn stream(self) -> usize {
+        match self {
+            Self::Small => 64 << 10,
+            Self::Medium => 256 << 10,
+            Self::Large => 1 << 20,
         }
     }
 
@@ -216,9 +235,19 @@ impl Shape {
         WORDS + (self.lanes.words() + self.lanes.idle_words()) * 8
     }
 
-    /// Bytes of the client segment.
-    pub const fn client_segment_len(self) -> usize {
-        self.request_area(SlotNo(self.slots))
+    /// Where in the client segment the ring of the stream to a cell begins.
+    pub const fn stream_at(self, cell: CellId) -> usize {
+        self.request_area(SlotNo(self.slots)) + cell.0 as usize * self.lanes.stream()
+    }
+
+    /// Bytes of the longest record of a stream.
+    pub const fn record_max(self) -> usize {
+        self.lanes.stream() / 4
+    }
+
+    /// Bytes of the client segment in a fleet of so many cells.
+    pub const fn client_segment_len(self, cells: usize) -> usize {
+        self.stream_at(CellId(cells as u16))
     }
 
     /// Bytes of a cell-to-client segment.
@@ -291,8 +320,9 @@ impl Posted {
 
 const _: () = {
     assert!(DOORBELLS + CELLS_MAX * LINE <= LINES);
-    assert!(LINES + SLOTS_MAX * LINE <= IDLE && LINES + SLOTS_MAX * LINE <= WORDS);
-    assert!(WATCHED >= LINE && WATCHED + LINE <= LINES);
+    assert!(LINES + SLOTS_MAX * LINE <= STREAM_ENDS && LINES + SLOTS_MAX * LINE <= WORDS);
+    assert!(STREAM_ENDS + CELLS_MAX * LINE <= IDLE && WATCHED + LINE <= STREAM_OUTCOME);
+    assert!(WATCHED >= LINE && STREAM_OUTCOME + LINE <= LINES);
     assert!(request::INLINE + request::INLINE_MAX == request::THREAD);
     assert!(reply::INLINE + reply::INLINE_MAX == LINE);
     assert!(BODY_MAX <= u16::MAX as usize);
@@ -303,6 +333,7 @@ const _: () = {
         assert!(shape.area_len().is_multiple_of(4096) && size.payload() <= PAYLOAD_MAX);
         assert!(size.words().is_power_of_two() && size.words() <= LEASE_WORDS);
         assert!(size.idle_words().is_power_of_two() && size.idle_words() >= IDLE_WAYS);
+        assert!(size.stream().is_power_of_two() && shape.record_max() > BODY_MAX + LINE);
         assert!(shape.request_area(SlotNo(0)).is_multiple_of(4096));
         assert!(shape.reply_area(SlotNo(0)).is_multiple_of(4096));
         at += 1;
@@ -343,6 +374,8 @@ mod tests {
             assert!(last_word < first && last < Some(shape.reply_area(SlotNo(0))));
             let idle = inodes().flat_map(|ino| shape.idle_at(ino)).max();
             assert!(idle < Some(shape.request_area(SlotNo(0))));
+            assert_eq!(shape.stream_at(CellId(0)), shape.request_area(SlotNo(3)));
+            assert_eq!(shape.client_segment_len(2), shape.stream_at(CellId(2)));
             assert_eq!(shape.cell_segment_len(), shape.reply_area(SlotNo(3)));
         }
         let large = Shape::large(1);

@@ -456,8 +456,8 @@ impl CellLoop {
 
     fn carry_out_one(&mut self, effect: &Effect) -> Result<(), FleetError> {
         match *effect {
-            Effect::Reply { to, seq, ref answer, payload_len, granted, ref changed } => {
-                let errno = encode(answer, granted, changed, &mut self.body).err();
+            Effect::Reply { to, seq, ref answer, payload_len, ref beside } => {
+                let errno = encode(answer, beside, &mut self.body).err();
                 let header = ReplyHeader { errno, payload_len };
                 self.memory.reply(to, seq, header, &self.body);
             }

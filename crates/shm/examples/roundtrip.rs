@@ -53,7 +53,7 @@ fn main() -> Result<(), SegmentError> {
 }
 
 fn pair() -> Result<Pair, SegmentError> {
-    let out = Segment::create("warren-roundtrip", Shape::large(1).client_segment_len())?;
+    let out = Segment::create("warren-roundtrip", Shape::large(1).client_segment_len(0))?;
     let back = Segment::create("warren-roundtrip", Shape::large(1).cell_segment_len())?;
     Ok(Pair {
         requests: ClientWriter::new(out.map().clone(), Shape::large(1))?,

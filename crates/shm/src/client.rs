@@ -64,7 +64,7 @@ impl<W: Store> ClientWriter<W> {
     /// Opens a segment that is long enough for the shape. Requests that a predecessor (a front
     /// before its restart) left in it stay.
     pub fn new(memory: W, shape: Shape) -> Result<Self, SegmentError> {
-        let needed = shape.client_segment_len();
+        let needed = shape.client_segment_len(0);
         if memory.size() < needed {
             return Err(SegmentError::TooShort { len: memory.size() as u64, needed });
         }
@@ -212,7 +212,7 @@ pub struct ClientReader<R = ReadMap> {
 impl<R: Load> ClientReader<R> {
     /// Opens the segment of a client that was admitted with this shape.
     pub fn new(memory: R, shape: Shape) -> Result<Self, SegmentError> {
-        check(&memory, SegmentKind::Client, shape.client_segment_len())?;
+        check(&memory, SegmentKind::Client, shape.client_segment_len(0))?;
         Ok(Self { memory, shape })
     }
 
@@ -349,7 +349,7 @@ mod tests {
     const CELL: CellId = CellId(2);
 
     fn pair() -> (ClientWriter, ClientReader, WriteMap) {
-        let segment = Segment::create("warren-test", shape().client_segment_len()).unwrap();
+        let segment = Segment::create("warren-test", shape().client_segment_len(0)).unwrap();
         let writer = ClientWriter::new(segment.map().clone(), shape()).unwrap();
         let fd = segment.read_only_fd().unwrap();
         let reader = ClientReader::new(map_read_only(fd.as_fd()).unwrap(), shape()).unwrap();
@@ -449,7 +449,7 @@ mod tests {
     #[test]
     fn a_small_lane_ends_where_the_next_slot_begins() {
         let shape = Shape::new(2, LaneSize::Small).expect("legal");
-        let segment = Segment::create("warren-test", shape.client_segment_len()).unwrap();
+        let segment = Segment::create("warren-test", shape.client_segment_len(0)).unwrap();
         let writer = ClientWriter::new(segment.map().clone(), shape).unwrap();
         let reader = ClientReader::new(map_read_only(segment.fd()).unwrap(), shape).unwrap();
         let lane = LaneSize::Small.payload();
@@ -493,7 +493,8 @@ mod tests {
 
     #[test]
     fn a_segment_too_short_or_of_another_kind_is_refused() {
-        let segment = Segment::create("warren-test", Shape::large(1).client_segment_len()).unwrap();
+        let segment =
+            Segment::create("warren-test", Shape::large(1).client_segment_len(0)).unwrap();
         assert!(ClientWriter::new(segment.map().clone(), Shape::large(2)).is_err());
         let map = map_read_only(segment.fd()).unwrap();
         assert!(matches!(

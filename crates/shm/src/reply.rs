@@ -364,7 +364,7 @@ mod tests {
     }
 
     fn pair() -> Pair {
-        let out = Segment::create("warren-test", shape().client_segment_len()).unwrap();
+        let out = Segment::create("warren-test", shape().client_segment_len(0)).unwrap();
         let back = Segment::create("warren-test", shape().cell_segment_len()).unwrap();
         let requests = ClientWriter::new(out.map().clone(), shape()).unwrap();
         let replies = ReplyWriter::new(back.map().clone(), shape(), CellId(3), Epoch(5)).unwrap();

@@ -39,7 +39,7 @@ fn start_cell(fds: &[&OwnedFd]) -> Killed {
 
 #[test]
 fn a_client_and_a_cell_in_two_processes() {
-    let out = Segment::create("warren-test", Shape::large(SLOTS).client_segment_len()).unwrap();
+    let out = Segment::create("warren-test", Shape::large(SLOTS).client_segment_len(0)).unwrap();
     let back = Segment::create("warren-test", Shape::large(SLOTS).cell_segment_len()).unwrap();
     let vitals = Segment::create("warren-test", VITALS_LEN).unwrap();
     let bell = WakeFd::new().unwrap();

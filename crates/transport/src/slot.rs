@@ -16,8 +16,7 @@ use rustix::time::Timespec;
 use warren_base::{CellId, Errno, MapVersion, SlotNo};
 use warren_client::{Cache, Call, Route, Send, ShardMap, Step};
 use warren_proto::{
-    Answer, Answered, Attr, Capabilities, Capability, Lease, LeasedAttrs, Reply, Request,
-    RequestHeader,
+    Answer, Answered, Attr, Beside, Capabilities, Capability, Lease, Reply, Request, RequestHeader,
 };
 use warren_shm::{Presence, Processor, WaitOutcome, now};
 
@@ -72,9 +71,8 @@ pub struct Slot {
     body: Vec<u8>,
     /// Bytes of the last reply's payload.
     payload_len: usize,
-    /// The capability that came with the last reply.
-    granted: Capability,
-    changed: LeasedAttrs,
+    /// What came beside the last reply.
+    beside: Beside,
     submitted: Option<Submitted>,
 }
 
@@ -99,8 +97,7 @@ impl Slot {
             last_cell: None,
             body: Vec::new(),
             payload_len: 0,
-            granted: Capability::NONE,
-            changed: Vec::new(),
+            beside: Beside::default(),
             submitted: None,
         }
     }
@@ -116,12 +113,12 @@ impl Slot {
 
     /// The capability for the inode that the last reply leads to, if one came with it.
     pub fn granted(&self) -> Capability {
-        self.granted
+        self.beside.granted
     }
 
     /// The attributes that came with the last reply.
     pub fn changed(&self) -> &[(Attr, Lease)] {
-        &self.changed
+        &self.beside.changed
     }
 
     /// The current value of a cell's lease word.
@@ -193,8 +190,11 @@ impl Slot {
                 Step::Send(Send { cell, header, request }) => {
                     let len = header.payload_len as usize;
                     let answer = self.call_cell(cell, header.capabilities, &request, len);
-                    let changed = core::mem::take(&mut self.changed);
-                    input = Some(Answered { answer, granted: self.granted, changed });
+                    let beside = Beside {
+                        granted: self.beside.granted,
+                        ..core::mem::take(&mut self.beside)
+                    };
+                    input = Some(Answered::from((answer, beside)));
                 }
                 Step::Yield => {}
                 Step::AwaitMap(version) => self.await_map(version)?,
@@ -337,13 +337,11 @@ impl Slot {
         let header = header.map_err(|_| Errno::EPROTO)?.ok_or(Errno::EIO)?;
         self.last_cell = Some(call.cell);
         self.payload_len = header.payload_len as usize;
-        self.granted = Capability::NONE;
-        self.changed.clear();
+        self.beside.clear();
         if let Some(errno) = header.errno {
             return Err(errno);
         }
-        Reply::from_body(&self.body, &mut self.granted, &mut self.changed)
-            .map_err(|_| Errno::EPROTO)
+        Reply::from_body(&self.body, &mut self.beside).map_err(|_| Errno::EPROTO)
     }
 
     /// Waits for the answer of a cell that has been rung, and was as `woken` says.

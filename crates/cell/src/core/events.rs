@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use warren_base::{BlockNo, CellId, Errno, ShardId};
 use warren_proto::control::{Order, Report};
-use warren_proto::{Capability, Credentials, Reply, Request, RequestHeader};
+use warren_proto::{Beside, Capability, Credentials, Reply, Request, RequestHeader};
 
 use crate::authority::{granted, may_name};
 use crate::cache::transfer::{probe, wake_io};
@@ -58,6 +58,7 @@ impl Core {
                     turn.driver.answer(from, header.seq, Err(Errno::EIO));
                 }
             }
+            Event::Posted { .. } => {}
             Event::Peer { from, message } => self.take_message(from, message, turn),
             Event::Order(order) => self.take_order(order, turn),
             Event::IoDone { io, result } => self.io_done(io, result, turn),
@@ -123,8 +124,7 @@ impl Core {
                 seq,
                 answer,
                 payload_len,
-                granted,
-                changed: Vec::new(),
+                beside: Beside { granted, ..Beside::default() },
             });
             return None;
         }

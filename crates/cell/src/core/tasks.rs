@@ -3,7 +3,8 @@
 use warren_affinity::Affinity;
 use warren_base::{Errno, Ino, ShardId};
 use warren_proto::{
-    Answer, Cause, Change, Credentials, Executed, NameRequest, Reply, Request, RequestHeader,
+    Answer, Beside, Cause, Change, Credentials, Executed, NameRequest, Reply, Request,
+    RequestHeader,
 };
 
 use crate::authority::granted;
@@ -413,14 +414,8 @@ impl Core {
         let changed =
             grant_beside(&mut self.shards, (request, reads_kept), answered, to.client, turn);
         if let Some((answer, payload_len)) = answer.take() {
-            turn.driver.effects.push(Effect::Reply {
-                to,
-                seq,
-                answer,
-                payload_len,
-                granted,
-                changed,
-            });
+            let beside = Beside { granted, changed, delegated: None };
+            turn.driver.effects.push(Effect::Reply { to, seq, answer, payload_len, beside });
         }
         if turn.sessions.clients.is_leaving(to.client) {
             self.let_go(to.client, turn);

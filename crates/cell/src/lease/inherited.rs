@@ -26,7 +26,7 @@ impl Remainder {
                 !self.dropped.contains(key)
             }
             // Only words guard these.
-            LeaseKey::Opens(_) | LeaseKey::Names(_) => false,
+            LeaseKey::Opens(_) | LeaseKey::Names(_) | LeaseKey::Delegate(_) => false,
         }
     }
 

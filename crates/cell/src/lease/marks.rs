@@ -55,7 +55,7 @@ fn hash_of(key: &LeaseKey, secret: u64) -> u64 {
         LeaseKey::Attr(ino) => ino.0 ^ ATTR,
         LeaseKey::Pages(ino) => ino.0 ^ PAGES,
         // Only words guard these.
-        LeaseKey::Opens(ino) | LeaseKey::Names(ino) => ino.0,
+        LeaseKey::Opens(ino) | LeaseKey::Names(ino) | LeaseKey::Delegate(ino) => ino.0,
     };
     bits.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

@@ -35,9 +35,11 @@ impl RecallClass {
     const fn of(key: &LeaseKey) -> Self {
         match key {
             LeaseKey::Pages(_) => Self::Pages,
-            LeaseKey::Attr(_) | LeaseKey::Name(..) | LeaseKey::Opens(_) | LeaseKey::Names(_) => {
-                Self::Other
-            }
+            LeaseKey::Attr(_)
+            | LeaseKey::Name(..)
+            | LeaseKey::Opens(_)
+            | LeaseKey::Names(_)
+            | LeaseKey::Delegate(_) => Self::Other,
         }
     }
 }

@@ -411,9 +411,9 @@ impl Bench {
 
     pub(crate) fn carry_out(&mut self, effect: Effect) -> Option<Event> {
         match effect {
-            Effect::Reply { seq, answer, granted, .. } => {
+            Effect::Reply { seq, answer, beside, .. } => {
                 self.answers.insert(seq, answer);
-                self.granted = granted;
+                self.granted = beside.granted;
                 None
             }
             Effect::Send { message, .. } => {

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use warren_base::limits::BODY_MAX;
 use warren_base::{ClientId, Errno, Ino};
-use warren_proto::{Capability, Neighbour, Reply, Request, SetAttr};
+use warren_proto::{Beside, Neighbour, Reply, Request, SetAttr};
 
 use crate::client::rename;
 use crate::image::name;
@@ -152,7 +152,7 @@ fn pages_of(names: u64, length: usize) -> usize {
         if !known.contains(&name(&text(n))) {
             let found = found(&mut pair, client, IN_A, &text(n));
             let mut body = Vec::new();
-            Reply::Neighbours(found.clone()).encode_body(Capability::NONE, &[], &mut body);
+            Reply::Neighbours(found.clone()).encode_body(&Beside::default(), &mut body);
             assert!(body.len() <= BODY_MAX, "{} bytes", body.len());
             known.extend(found.into_iter().map(|one| one.name));
             pages += 1;

@@ -26,7 +26,7 @@ use warren_cell::{
 };
 use warren_disk::{ChunkBounds, LOG_BLOCKS_MIN, LogArea};
 use warren_proto::control::{Order, Report};
-use warren_proto::{CapabilityKey, Credentials, FileKind, Lease};
+use warren_proto::{Beside, CapabilityKey, Credentials, FileKind, Lease};
 
 use crate::client::Pending;
 use crate::device::{Action, Device};
@@ -386,7 +386,8 @@ impl Pair {
     fn carry_out(&mut self, of: CellId, effect: Effect) {
         let name = cell_name(of);
         match effect {
-            Effect::Reply { to, seq, answer, payload_len, granted, changed } => {
+            Effect::Reply { to, seq, answer, payload_len, beside } => {
+                let Beside { granted, changed, .. } = beside;
                 self.note(format!("{name} replies"));
                 self.answered((of, to, seq), ((answer, granted), changed), payload_len as usize);
             }

@@ -183,7 +183,7 @@ impl Tree {
             }
             _ => Vec::new(),
         };
-        Answered { answer, granted, changed }
+        Answered { answer, granted, changed, delegated: None }
     }
 
     fn execute(&mut self, send: &Send) -> Answer {

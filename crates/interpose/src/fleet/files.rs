@@ -151,7 +151,7 @@ pub(crate) fn open(client: &mut Client, place: Place<'_>) -> Found<Reached> {
     let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Found::Kernel };
     let access = AccessMode::READ | AccessMode::KEEP | AccessMode::DATA;
     let mut call = slow.call(hot, place, PathOp::OpenFile(access));
-    let Answered { answer, granted, changed } = slow.slot.perform(&mut call, &mut slow.cache);
+    let Answered { answer, granted, changed, .. } = slow.slot.perform(&mut call, &mut slow.cache);
     match answer {
         Ok(Reply::Opened(opened)) => match hold(hot, slow, (&opened, granted), changed.first()) {
             Some(file) => Found::Is(Reached::File(file, opened.attr)),

@@ -607,7 +607,7 @@ mod tests {
     /// One client of two slots, and the cell's memory for it.
     fn pair() -> (SharedMemory, ClientWriter, ReplyReader) {
         let requests =
-            Segment::create("warren-test", shape().client_segment_len()).expect("segment");
+            Segment::create("warren-test", shape().client_segment_len(0)).expect("segment");
         let replies = Segment::create("warren-test", shape().cell_segment_len()).expect("segment");
         let client = ClientWriter::new(requests.map().clone(), shape()).expect("writer");
         let fds =
@@ -692,7 +692,7 @@ mod tests {
         let shape = Shape::large(4);
         let segment = |len| Segment::create("warren-test", len).expect("segment");
         let (requests, replies) =
-            (segment(shape.client_segment_len()), segment(shape.cell_segment_len()));
+            (segment(shape.client_segment_len(0)), segment(shape.cell_segment_len()));
         let client = ClientWriter::new(requests.map().clone(), shape).expect("writer");
         let open = |epoch| {
             let frames = Frames::create(1).expect("frames");
@@ -783,7 +783,7 @@ mod tests {
                 // The last one is a front.
                 let user = (client + 1 < clients).then_some(USER);
                 let (requests, replies) =
-                    (segment(shape.client_segment_len()), segment(shape.cell_segment_len()));
+                    (segment(shape.client_segment_len(0)), segment(shape.cell_segment_len()));
                 let writer = ClientWriter::new(requests.map().clone(), shape).expect("writer");
                 let own = replies.fd().try_clone_to_owned().expect("fd");
                 let fds = [requests.read_only_fd().expect("fd"), own];

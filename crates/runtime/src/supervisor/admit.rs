@@ -130,7 +130,8 @@ impl SupervisorLoop<'_> {
 
     /// Whether every cell can map the memory of one more client of this shape.
     fn cells_can_map(&self, shape: Shape) -> bool {
-        let bytes = (shape.client_segment_len() + shape.cell_segment_len()) as u64;
+        let requests = shape.client_segment_len(self.cells.count());
+        let bytes = (requests + shape.cell_segment_len()) as u64;
         self.cells.living().all(|cell| limit::lets_map(self.cells[cell].pid, bytes))
     }
 }

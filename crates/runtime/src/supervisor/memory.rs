@@ -248,7 +248,7 @@ impl FleetMemory {
         shape: Shape,
     ) -> Result<NewClientMemory, FleetError> {
         let name = format!("warren-client-{}", connection.0);
-        let own = Segment::create(&name, shape.client_segment_len())?;
+        let own = Segment::create(&name, shape.client_segment_len(self.cells.len()))?;
         // Cells may open it before the client does.
         ClientWriter::new(own.map().clone(), shape)?;
         let replies = self.cells.iter().map(|_| {

@@ -16,14 +16,14 @@ pub(super) fn carry_out<H>(fleet: &mut Fleet<H>, id: CellId, effect: Effect) {
         count_of_caretaker(fleet, &effect);
     }
     match effect {
-        Effect::Reply { to, seq, answer, payload_len, granted, changed } => {
+        Effect::Reply { to, seq, answer, payload_len, beside } => {
             fleet.lanes.note_reply(id, to, seq, payload_len);
             let slots = &mut fleet.host_mut(id).slots;
             slots.answered.insert(to, seq);
             let known = slots.executed.remove(&(to, seq));
             let place = fleet.sim.place();
             let (hint, delay) = (known.map_or(place, |(hint, _)| hint), fleet.sim.message_delay());
-            let answer = Answered { answer, granted, changed };
+            let answer = Answered::from((answer, beside));
             fleet.sim.plan(delay, Happening::Reply { from: id, to, seq, hint, answer });
         }
         // Drivers of real cells bound a user's live tasks; here there are few.

@@ -90,7 +90,10 @@ impl Front {
                 LeaseKey::Name(dir, name) => {
                     Some(Request::Lookup { dir: *dir, name: name.clone() })
                 }
-                LeaseKey::Pages(_) | LeaseKey::Opens(_) | LeaseKey::Names(_) => wanted.take(),
+                LeaseKey::Pages(_)
+                | LeaseKey::Opens(_)
+                | LeaseKey::Names(_)
+                | LeaseKey::Delegate(_) => wanted.take(),
             };
             match key {
                 LeaseKey::Name(dir, _) if kernel.locks_names(*dir) => {

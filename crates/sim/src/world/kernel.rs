@@ -215,7 +215,10 @@ impl Kernel {
         let all = match key {
             LeaseKey::Name(..) => self.names_voided,
             LeaseKey::Attr(_) => self.attrs_voided,
-            LeaseKey::Pages(_) | LeaseKey::Opens(_) | LeaseKey::Names(_) => Moment(0),
+            LeaseKey::Pages(_)
+            | LeaseKey::Opens(_)
+            | LeaseKey::Names(_)
+            | LeaseKey::Delegate(_) => Moment(0),
         };
         all.max(self.voided.get(key).copied().unwrap_or_default()) > asked || self.is_changing(key)
     }
@@ -344,7 +347,7 @@ impl Kernel {
             LeaseKey::Pages(ino) => {
                 self.pages.retain(|key, _| key.0 != *ino || self.stored.contains_key(key));
             }
-            LeaseKey::Opens(_) | LeaseKey::Names(_) => {}
+            LeaseKey::Opens(_) | LeaseKey::Names(_) | LeaseKey::Delegate(_) => {}
         }
     }
 

@@ -25,7 +25,7 @@ pub(super) fn client_answered(
     from: CellId,
     to: SlotRef,
     (seq, hint): (u32, u64),
-    Answered { answer, granted, mut changed }: Answered,
+    Answered { answer, granted, mut changed, delegated }: Answered,
 ) {
     let Some(client) = world.clients.iter().position(|client| client.id == to.client) else {
         return world.fleet.sim.fail(format!("{from} answers a client that does not exist"));
@@ -33,7 +33,7 @@ pub(super) fn client_answered(
     let at = At { client, slot: usize::from(to.slot.0) };
     if !world.clients[client].is_gone && world.clients[client].has_dead_front() {
         // The answer stays in the slot until a successor reads it.
-        let answer = Answered { answer, granted, changed };
+        let answer = Answered { answer, granted, changed, delegated };
         let reply = Happening::Reply { from, to, seq, hint, answer };
         return world.fleet.sim.plan(ANSWER_READ_NANOS, reply);
     }
@@ -87,7 +87,7 @@ pub(super) fn client_answered(
     if let Some(send) = again {
         ask_again(world, at, send);
     } else if !world.clients[at.client].is_gone {
-        step_call(world, at, Some(Answered { answer, granted, changed }));
+        step_call(world, at, Some(Answered { answer, granted, changed, delegated }));
     }
 }
 

@@ -21,7 +21,7 @@ use warren_base::limits::{BODY_MAX, PAYLOAD_MAX, SLOTS_MAX};
 use warren_base::{CellId, ClientId, Ino, SlotNo};
 use warren_proto::slot::request::{GID, INLINE, INLINE_MAX, MAP_VERSION, PAYLOAD_LEN, POSTED, UID};
 use warren_proto::slot::{DOORBELLS, LINE, LINES, Posted, Shape};
-use warren_proto::{Answer, Capabilities, Capability, Reply, Request, Wire};
+use warren_proto::{Answer, Beside, Capabilities, Capability, Reply, Request, Wire};
 use warren_shm::{
     ReplyReader, ShardMap, ShardMapReader, Store, VitalsReader, WakeFd, WriteMap, map_read_only,
     map_writable,
@@ -295,9 +295,9 @@ impl RawClient {
         match header.errno {
             Some(errno) => Some(Err(errno)),
             None => {
-                let mut granted = Capability::NONE;
-                let reply = Reply::from_body(&body, &mut granted, &mut Vec::new()).ok()?;
-                self.learn(&reply, granted);
+                let mut beside = Beside::default();
+                let reply = Reply::from_body(&body, &mut beside).ok()?;
+                self.learn(&reply, beside.granted);
                 Some(Ok(reply))
             }
         }

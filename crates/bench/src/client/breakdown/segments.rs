@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 
 use warren_base::{CellId, Epoch, SlotNo};
 use warren_proto::slot::Shape;
-use warren_proto::{Capabilities, Capability, Reply, Request, RequestHeader};
+use warren_proto::{Beside, Capabilities, Reply, Request, RequestHeader};
 use warren_shm::{
     ClientReader, ClientWriter, Doorbell, ReplyHeader, ReplyReader, ReplyWriter, Segment,
     SegmentError, VITALS_LEN, VitalsReader, VitalsWriter, map_read_only,
@@ -33,7 +33,7 @@ impl Segments {
     }
 
     fn open() -> Result<Self, SegmentError> {
-        let out = Segment::create("warren-bench", Shape::large(SLOTS).client_segment_len())?;
+        let out = Segment::create("warren-bench", Shape::large(SLOTS).client_segment_len(0))?;
         let back = Segment::create("warren-bench", Shape::large(SLOTS).cell_segment_len())?;
         let signs = Segment::create("warren-bench", VITALS_LEN)?;
         let requests = ClientWriter::new(out.map().clone(), Shape::large(SLOTS))?;
@@ -87,12 +87,8 @@ impl Segments {
 
     pub(super) fn parse(&self, body: &mut Vec<u8>) {
         let taken = self.answers.take(SLOT, self.seq, body);
-        let mut granted = Capability::NONE;
-        let _ = std::hint::black_box((
-            taken,
-            Reply::from_body(body, &mut granted, &mut Vec::new()),
-            granted,
-        ));
+        let mut beside = Beside::default();
+        let _ = std::hint::black_box((taken, Reply::from_body(body, &mut beside), beside));
     }
 
     pub(super) fn fill_lane(&self) {

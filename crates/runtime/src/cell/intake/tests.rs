@@ -29,8 +29,9 @@ impl Cell {
     fn new(users: &[Option<u32>]) -> Self {
         let mut memory = SharedMemory::new(Frames::create(1).expect("frames"), CELL, Epoch(1));
         let admit = |(client, user): (u32, &Option<u32>)| {
-            let requests = Segment::create("warren-test", Shape::large(SLOTS).client_segment_len())
-                .expect("segment");
+            let requests =
+                Segment::create("warren-test", Shape::large(SLOTS).client_segment_len(0))
+                    .expect("segment");
             let replies = Segment::create("warren-test", Shape::large(SLOTS).cell_segment_len())
                 .expect("segment");
             let writer =

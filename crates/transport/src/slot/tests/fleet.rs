@@ -13,8 +13,8 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use warren_base::{ClientId, Epoch, Ino};
-use warren_proto::Rules;
 use warren_proto::slot::{LaneSize, Shape};
+use warren_proto::{Beside, Rules};
 use warren_shm::{
     ClientReader, ClientWriter, Doorbell, Load, ReplyHeader, ReplyWriter, SHARD_MAP_LEN, Segment,
     ShardMapWriter, Store, VITALS_LEN, VitalsWriter, WakeFd, WriteMap, map_read_only,
@@ -117,7 +117,7 @@ impl FakeCell {
     /// The same, as if the cell did not see that the client sleeps: it looks at another client.
     pub(super) fn echo_without_waking(&self, to: &Received, other: &Self) {
         let mut body = Vec::new();
-        Reply::Offset(to.ino().0).encode_body(Capability::NONE, &[], &mut body);
+        Reply::Offset(to.ino().0).encode_body(&Beside::default(), &mut body);
         let header = ReplyHeader { errno: None, payload_len: 0 };
         self.replies.reply(&other.requests, to.slot, to.header.seq, header, &body);
     }
@@ -140,7 +140,9 @@ impl FakeCell {
         let mut body = Vec::new();
         let errno = match answer {
             Ok(reply) => {
-                reply.encode_body(granted, changed, &mut body);
+                let changed = changed.to_vec();
+                let beside = Beside { granted, changed, ..Beside::default() };
+                reply.encode_body(&beside, &mut body);
                 None
             }
             Err(errno) => Some(errno),
@@ -213,7 +215,7 @@ impl Fleet {
 
     pub(super) fn without_map(cells: u16) -> Self {
         let requests =
-            Segment::create("warren-test", shape().client_segment_len()).expect("memory");
+            Segment::create("warren-test", shape().client_segment_len(0)).expect("memory");
         // The client stamps the segment as its own; cells open it later.
         drop(ClientWriter::new(requests.map().clone(), shape()).expect("requests"));
         let map = Segment::create("warren-test", SHARD_MAP_LEN).expect("memory");
