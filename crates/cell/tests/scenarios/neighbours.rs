@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use warren_base::limits::BODY_MAX;
 use warren_base::{ClientId, Errno, Ino};
-use warren_proto::{Beside, Neighbour, Reply, Request, SetAttr};
+use warren_proto::{Beside, Capability, Neighbour, Reply, Request, SetAttr};
 
 use crate::client::rename;
 use crate::image::name;
