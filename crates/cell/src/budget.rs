@@ -209,6 +209,11 @@ impl Reservation {
         Self { left: blocks.sum() }
     }
 
+    /// Blocks that were set aside for a record before it was posted.
+    pub(crate) const fn of_credit(blocks: u64) -> Self {
+        Self { left: blocks }
+    }
+
     /// The same for a change in several shards.
     pub(crate) const fn and(self, other: Self) -> Self {
         Self { left: self.left.saturating_add(other.left) }
@@ -359,6 +364,11 @@ impl Budget {
     pub(crate) fn write(self, pages: u64) -> Need {
         let blocks = blocks_of_pages(pages) + 2 * self.insertion();
         Need { blocks, growth: Growth::Grows }
+    }
+
+    /// So many pages that a client may write by posts, one or more at a time, while the tree grows.
+    pub(crate) fn posts(self, pages: u64) -> Need {
+        Self { way: self.way + 1, ..self }.write(pages)
     }
 
     /// A write to pages that have blocks. The old blocks become free with a checkpoint.

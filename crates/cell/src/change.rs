@@ -8,11 +8,12 @@
 pub(crate) mod attributes;
 pub(crate) mod capability;
 
-use warren_base::ClientId;
+use warren_base::{ClientId, Ino};
 use warren_proto::{Change, LeaseKey};
 
 use crate::apply::{fetch_change, make_one};
 use crate::budget::{Growth, Need, Reservation};
+use crate::delegate::settle_change;
 use crate::plant::Plant;
 use crate::reap::unlinked;
 use crate::recall::{recall, wait_for_names};
@@ -39,6 +40,18 @@ fn leases_of(change: &Change) -> [Option<LeaseKey>; 2] {
     }
 }
 
+/// The inode whose attributes the change changes, unless it is that of a directory whose names
+/// change.
+const fn changed_inode(change: &Change) -> Option<Ino> {
+    match change {
+        Change::AddLink { ino, .. }
+        | Change::RemoveLink { ino, .. }
+        | Change::SetParent { ino, .. }
+        | Change::Touch { ino, .. } => Some(*ino),
+        _ => None,
+    }
+}
+
 /// Prepares the changes, which all lie on this cell. Returns their room: `promised` if it was set
 /// aside for them before.
 pub(crate) fn prepare(
@@ -49,6 +62,11 @@ pub(crate) fn prepare(
     promised: Option<Reservation>,
     turn: &mut Turn<'_>,
 ) -> Result<Reservation, Stop> {
+    if turn.sessions.streams.are_any() && promised.is_none() {
+        for ino in changes.iter().filter_map(changed_inode) {
+            settle_change(shards.shard(ino.shard()), ino, state, turn)?;
+        }
+    }
     let mut free = true;
     for change in changes {
         fetch_change(&shards[&change.shard()], change, turn.fleet)?;

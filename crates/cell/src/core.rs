@@ -11,6 +11,7 @@ mod clients;
 mod events;
 mod peers;
 mod review;
+mod streams;
 mod tasks;
 
 use crate::caretaker::examine::Examination;

@@ -25,6 +25,7 @@ use warren_proto::{Change, Step};
 
 use crate::apply::fetch_change;
 use crate::chunks::free::Chunks;
+use crate::delegate::end;
 use crate::fleet::Fleet;
 use crate::frames::cache::Cache;
 use crate::log::record::{After, parse};
@@ -39,6 +40,9 @@ pub(crate) fn give_up(shards: &mut Shards, id: ShardId, errno: Errno, turn: &mut
     let Some(mut shard) = shards.give_up(id) else { return };
     for (handle, _) in shard.opens.all() {
         shard.opens.forget(handle, &mut turn.sessions.opens);
+    }
+    for ino in shard.leases.delegations.inodes() {
+        end(&mut shard, ino, turn);
     }
     shard.file_locks.clear(&mut turn.sessions.lock_index);
     shard.leases.give_up(&mut turn.sessions.leases);

@@ -21,6 +21,7 @@ mod config;
 mod core;
 mod count;
 mod data;
+mod delegate;
 mod driver;
 mod durable;
 mod event;

@@ -127,6 +127,18 @@ pub enum Plant {
     ReadOn,
     /// A cell that accuses others falsely again and again is not ended (its driver spares it).
     SpareAccusers,
+    /// A client looks at an inode before what another has posted on it is executed.
+    LookUndrained,
+    /// An inode is delegated while other clients keep copies of its attributes.
+    DelegateBesideCopies,
+    /// A delegation ends, and its client is not told.
+    KeepDelegationWord,
+    /// A successor starts a stream where its predecessor said that it was, not where the log says.
+    ForgetPosition,
+    /// The time of a record is taken as it is.
+    BelieveTime,
+    /// What was set aside for a delegation stays so when it ends.
+    KeepCredit,
     /// A process that executes one request, the creation of [`Plant::POISON`], ends.
     Poison,
     /// The shard refuses every change that another cell has decided.

@@ -4,6 +4,7 @@
 pub(crate) mod answers;
 pub(crate) mod capabilities;
 pub(crate) mod clients;
+pub(crate) mod streams;
 
 use warren_base::Epoch;
 use warren_proto::CapabilityKey;
@@ -14,6 +15,7 @@ use crate::run::wait::TaskId;
 use crate::session::answers::Answers;
 use crate::session::capabilities::Capabilities;
 use crate::session::clients::Clients;
+use crate::session::streams::Streams;
 use crate::shard::filelock::index::LockIndex;
 use crate::shard::open::OpenCounts;
 
@@ -22,6 +24,7 @@ pub(crate) struct Sessions {
     pub(crate) clients: Clients,
     pub(crate) capabilities: Capabilities,
     pub(crate) answers: Answers,
+    pub(crate) streams: Streams,
     pub(crate) leases: ClientLeases,
     pub(crate) opens: OpenCounts,
     pub(crate) lock_index: LockIndex<TaskId>,
@@ -33,6 +36,7 @@ impl Sessions {
             clients: Clients::default(),
             capabilities: Capabilities::new(key),
             answers: Answers::default(),
+            streams: Streams::default(),
             leases: ClientLeases::new(epoch, plant),
             opens: OpenCounts::new(epoch),
             lock_index: LockIndex::default(),

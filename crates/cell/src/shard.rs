@@ -402,8 +402,8 @@ impl Shard {
         Budget::of(self.tree.height(), self.owed.extents)
     }
 
-    /// Free blocks less the needs of dirty pages, dirty nodes, chunk records, unwritten extents and
-    /// prepared transactions.
+    /// Free blocks less the needs of dirty pages, dirty nodes, chunk records, unwritten extents,
+    /// prepared transactions and records that clients may post.
     pub(crate) fn room(&self) -> u64 {
         self.room_with(self.pages.dirty_pages())
     }
@@ -414,7 +414,8 @@ impl Shard {
             + self.tree.dirty_nodes() as u64
             + self.space.record_nodes()
             + blocks_of_owed(self.owed.blocks)
-            + self.promised;
+            + self.promised
+            + self.leases.delegations.promised();
         self.space.free_blocks().saturating_sub(wanted)
     }
 

@@ -3,6 +3,7 @@
 //! Cell, runtime, front and simulator use only these. One table has a row for each request, so the
 //! compiler refuses a new request until it is judged.
 
+use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino};
 
 use crate::{
@@ -136,6 +137,19 @@ impl Request {
     /// Whether a client may post the request ([`crate::stream`]). It concerns one inode.
     pub const fn is_postable(&self) -> bool {
         self.is_of(POSTED)
+    }
+
+    /// The credit that the request takes if it is posted, with so many bytes of data: the pages that
+    /// it writes, at least one.
+    pub const fn post_cost(&self, payload: usize) -> u32 {
+        let before = match self {
+            Self::Write { position: Position::At(offset), .. } => *offset as usize % BLOCK_SIZE,
+            // Where a file ends is known when it is written.
+            Self::Write { .. } => BLOCK_SIZE - 1,
+            _ => 0,
+        };
+        let pages = (before + payload).div_ceil(BLOCK_SIZE) as u32;
+        if pages == 0 { 1 } else { pages }
     }
 
     /// The inodes that the request names by number, in the order of its

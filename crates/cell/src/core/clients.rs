@@ -63,6 +63,7 @@ impl Core {
             return;
         }
         turn.sessions.clients.remove(client);
+        self.close_stream(client, turn);
         // The log names only clients that have something to lose. Otherwise clients that come and
         // go would fill the log.
         let has_opens = turn.sessions.opens.has_any(client);

@@ -32,6 +32,7 @@ impl Core {
     pub(crate) fn take_in<'a>(&mut self, event: Event, shared: &'a mut Shared, driver: Driver<'a>) {
         let turn = &mut shared.turn(driver);
         revoke_late(&mut self.shards, turn);
+        turn.sessions.streams.resume();
         self.forget_displaced_leases(turn.sessions);
         turn.waits.wake_all(WaitKey::Turn);
         if self.replay.frames.must_keep() {
@@ -44,7 +45,7 @@ impl Core {
             Event::Refuse { from, header } => self.accept_request(*from, header, None, turn),
             _ => None,
         };
-        let mut is_review = false;
+        let (was_ready, mut is_review) = (turn.fleet.readiness.is_ready(), false);
         match event {
             Event::Request { from, header, request } => {
                 if let Some(who) = who {
@@ -58,7 +59,7 @@ impl Core {
                     turn.driver.answer(from, header.seq, Err(Errno::EIO));
                 }
             }
-            Event::Posted { .. } => {}
+            Event::Posted { client } => self.look_at_stream(client, turn),
             Event::Peer { from, message } => self.take_message(from, message, turn),
             Event::Order(order) => self.take_order(order, turn),
             Event::IoDone { io, result } => self.io_done(io, result, turn),
@@ -74,6 +75,10 @@ impl Core {
             }
         }
         self.run_ready(turn);
+        if !was_ready && turn.fleet.readiness.is_ready() {
+            self.inherit_streams(turn);
+            self.run_ready(turn);
+        }
         if is_review {
             self.review(turn);
         }
@@ -171,7 +176,11 @@ impl Core {
             Order::Rule { client, rules } => turn.sessions.clients.set_rules(client, rules),
             // The log must be replayed first, because it may name the client.
             Order::Expel { client } if !self.replay.is_done() => self.replay.early.expel(client),
-            Order::Expel { client } => self.expel(client, turn),
+            Order::Expel { client } => {
+                if self.leave_stream(client, turn) {
+                    self.expel(client, turn);
+                }
+            }
             Order::Drain { number } => self.checkpoint.drain(number, turn),
             Order::Write { number, count } => self.checkpoint.start_writing(number, count, turn),
             Order::Switched { number, is_whole } => {

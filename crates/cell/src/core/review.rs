@@ -30,6 +30,7 @@ impl Core {
             || self.coordinator.unacknowledged().next().is_some()
             || warren_pool::unanswered(&shared.chunks.pool).next().is_some()
             || shared.log.depends.open_asks().next().is_some()
+            || shared.sessions.streams.are_any()
     }
 
     /// Looks for tasks that nothing can wake, and asks other cells for what is overdue. Called when
@@ -44,6 +45,8 @@ impl Core {
             self.run_ready(turn);
             turn.report(Report::LostWakeup);
         }
+        self.end_unused_delegations(turn);
+        self.run_ready(turn);
         let asked = self.open_asks(turn);
         for Inquiry { to, number, about, is_silent } in self.overdue.review(asked) {
             turn.driver.send_request(to, PeerRequest::Inquire { number, about });

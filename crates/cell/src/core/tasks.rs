@@ -1,7 +1,8 @@
 //! Tasks, run until they are finished or have to wait.
 
 use warren_affinity::Affinity;
-use warren_base::{Errno, Ino, ShardId};
+use warren_base::{Errno, Ino, ShardId, SlotNo};
+use warren_proto::stream::StreamPos;
 use warren_proto::{
     Answer, Beside, Cause, Change, Credentials, Executed, NameRequest, Reply, Request,
     RequestHeader,
@@ -12,6 +13,8 @@ use crate::cache::transfer::{issue_node_writes, read_node, wait_for_pages};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::writeback::write_back;
 use crate::core::Core;
+use crate::core::streams::end_of_record;
+use crate::delegate::delegate_beside;
 use crate::durable::advance_log;
 use crate::event::{Effect, SlotRef};
 use crate::fleet::Fleet;
@@ -39,6 +42,7 @@ use crate::txn::participant::{Participants, Prepare};
 impl Core {
     pub(super) fn run_ready(&mut self, turn: &mut Turn<'_>) {
         loop {
+            self.run_streams(turn);
             while let Some(task) = self.next_ready(turn.waits) {
                 self.run(task, turn);
             }
@@ -57,7 +61,7 @@ impl Core {
             }
             turn.seal();
             advance_log(turn);
-            if !turn.waits.has_ready() {
+            if !turn.waits.has_ready() && !turn.sessions.streams.has_ready() {
                 return;
             }
         }
@@ -83,7 +87,12 @@ impl Core {
         if request.is_some() {
             turn.driver.memory.executes(request);
         }
+        let wall = turn.driver.now.wall;
+        if let Some(time) = task.state.posted_at {
+            turn.driver.now.wall = time;
+        }
         let is_finished = self.run_task(&mut task, turn);
+        turn.driver.now.wall = wall;
         if request.is_some() {
             turn.driver.memory.executes(None);
         }
@@ -199,10 +208,10 @@ impl Core {
                 self.finish(task, &mut Some((Err(errno), 0)), turn);
                 return true;
             }
-            Stop::Wait(Wait::Joined(cell)) => {
-                // No other task may wait for a lost cell.
+            Stop::Wait(wait @ (Wait::Joined(_) | Wait::Stream(_))) => {
+                // No other task may wait for a lost cell, or for a client's records.
                 self.coordinator.abort(&mut self.shards, &mut task.state, turn);
-                Wait::Joined(cell)
+                wait
             }
             Stop::Wait(wait) => wait,
         };
@@ -227,6 +236,9 @@ impl Core {
             && let Some(answer) = self.refuse_misdirected(request, turn.fleet)
         {
             return Ok(Some((answer, 0)));
+        }
+        if turn.sessions.streams.are_any() {
+            self.settle_streams(task, turn)?;
         }
         if turn.is_read_only(task.state.client) {
             match &task.work {
@@ -368,8 +380,9 @@ impl Core {
     pub(super) fn finish(&mut self, task: &Task, answer: &mut Finished, turn: &mut Turn<'_>) {
         match &task.work {
             Work::Request { from, header, request, who } => {
+                let call = (who.as_ref(), request, header.payload_len as usize);
                 let reads_kept = task.state.reads_kept;
-                self.finish_request((*from, header.seq), (who, request, reads_kept), answer, turn);
+                self.finish_request((*from, header.seq), call, reads_kept, answer, turn);
             }
             _ => self.finish_other(task, answer.take(), turn),
         }
@@ -405,16 +418,23 @@ impl Core {
     fn finish_request(
         &mut self,
         (to, seq): (SlotRef, u32),
-        (who, request, reads_kept): (&Credentials, &Request, bool),
+        (who, request, payload): (&Credentials, &Request, usize),
+        reads_kept: bool,
         answer: &mut Finished,
         turn: &mut Turn<'_>,
     ) {
         let Some((answered, _)) = answer else { return };
+        if to.slot == SlotNo::STREAM {
+            let record = (to.client, StreamPos(seq));
+            let posted = (request, payload);
+            return end_of_record(&mut self.shards, record, posted, answered, turn);
+        }
+        let delegated = delegate_beside(&mut self.shards, request, answered, to.client, turn);
         let granted = granted(&self.shards, to.client, who, request, answered, turn.sessions);
         let changed =
             grant_beside(&mut self.shards, (request, reads_kept), answered, to.client, turn);
         if let Some((answer, payload_len)) = answer.take() {
-            let beside = Beside { granted, changed, delegated: None };
+            let beside = Beside { granted, changed, delegated };
             turn.driver.effects.push(Effect::Reply { to, seq, answer, payload_len, beside });
         }
         if turn.sessions.clients.is_leaving(to.client) {
@@ -490,6 +510,7 @@ impl Core {
                 WaitKey::NextCheckpoint
             }
             Wait::Durable => WaitKey::Durable,
+            Wait::Stream(client) => WaitKey::Stream(client),
             Wait::LogRoom => {
                 turn.want_checkpoint();
                 WaitKey::LogRoom

@@ -3,6 +3,7 @@
 use warren_base::{ClientId, Ino};
 use warren_proto::{Answer, FileName, Lease, LeaseKey, LeasedAttrs, LockKey, Reply, Request};
 
+use crate::plant::Plant;
 use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::turn::Turn;
@@ -24,6 +25,10 @@ pub(crate) fn grant_attr(
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> Option<Lease> {
+    // While its client may post, no one has a copy that does not show what was posted.
+    if shard.leases.delegations.find(ino).is_some() && !turn.plants(Plant::DelegateBesideCopies) {
+        return None;
+    }
     let lock = || LockKey::Inode(ino);
     grant(shard, lock, LeaseKey::Attr(ino), client, turn)
 }

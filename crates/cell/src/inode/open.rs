@@ -13,6 +13,7 @@ use crate::change::attributes::{attributes_of, ready_to_change};
 use crate::change::capability;
 use crate::data::truncate::{ready_to_truncate, truncate_now};
 use crate::data::write::move_to;
+use crate::delegate;
 use crate::log::OpLog;
 use crate::permission;
 use crate::plant::Plant;
@@ -268,6 +269,9 @@ pub(crate) fn close(
     let inode = shard.inode(ino)?;
     let nameless = inode.is_none_or(|inode| inode.nlink == 0);
     step(shard, Step::Closed { handle }, &mut Reservation::empty(), turn);
+    if !shard.opens.has_open(ino, client, AccessMode::WRITE) {
+        delegate::end(shard, ino, turn);
+    }
     if !shard.opens.is_open(ino) {
         // An inode without a name ends with its last close, however long it takes to free its
         // blocks.

@@ -12,6 +12,7 @@ use crate::budget::Reservation;
 use crate::change::{make, prepare};
 use crate::data::cover::cover_replacement;
 use crate::data::read::data_at_hand;
+use crate::delegate::{Use, settle};
 use crate::event::SlotRef;
 use crate::inode::grant::{grant_attr, grant_name, grant_names};
 use crate::inode::open::{check_opens, open_now, ready_to_open};
@@ -72,6 +73,9 @@ pub(crate) fn run_on_names(
                 if turn.plants(Plant::DropDefaultAcl) {
                     plan.changes.retain(|change| !matches!(change, Change::Inherit { .. }));
                 }
+                if turn.sessions.streams.are_any() {
+                    ready_to_show(shards, state, &plan.reply, turn)?;
+                }
                 let room = get_ready(shards, state, &plan.changes, turn)?;
                 return carry_out(shards, coordinator, call, state, (&mut plan, room), turn);
             }
@@ -82,6 +86,32 @@ pub(crate) fn run_on_names(
             }
             Err(stop) => return Err(stop),
         }
+    }
+}
+
+/// Waits until what other clients have posted on the inodes that the reply shows is executed.
+fn ready_to_show(
+    shards: &mut Shards,
+    state: &mut TaskState,
+    reply: &PlannedReply,
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    let mut show = |attr: Option<Attr>, how: Use| {
+        let Some(Attr { ino, .. }) = attr else { return Ok(()) };
+        match shards.get_mut(&ino.shard()) {
+            Some(shard) => settle(shard, ino, how, state, turn),
+            None => Ok(()),
+        }
+    };
+    match reply {
+        PlannedReply::Entry { attr, .. } => show(*attr, Use::Looks),
+        PlannedReply::Neighbours(found) => {
+            found.iter().try_for_each(|found| show(found.attr, Use::Looks))
+        }
+        PlannedReply::Created { attr, found: true, open, .. } => {
+            show(Some(*attr), if open.is_some() { Use::Changes } else { Use::Looks })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The state that a task keeps between its runs.
 
-use warren_base::{ClientId, Lsn, TxnId};
+use warren_base::{ClientId, Lsn, Timestamp, TxnId};
+use warren_proto::stream::StreamPos;
 use warren_proto::{Answer, Change};
 
 use crate::frames::PageNo;
@@ -61,9 +62,30 @@ pub(crate) struct TaskState {
     /// The transaction that it has become, until that is decided.
     pub(crate) txn: Option<Box<Txn>>,
     pub(crate) decided: Option<Box<Decided>>,
+    /// Ends of streams up to which records have to be executed before the task may run.
+    pub(crate) ends: Vec<(ClientId, StreamPos)>,
+    /// For a record: the time of its changes, and the blocks that are set aside for them.
+    pub(crate) posted_at: Option<Timestamp>,
+    pub(crate) credit: u64,
 }
 
 impl TaskState {
+    /// Whether the task executes a record.
+    pub(crate) const fn is_posted(&self) -> bool {
+        self.posted_at.is_some()
+    }
+
+    /// The end of the client's stream that the task has seen.
+    pub(crate) fn end_of(&self, client: ClientId) -> Option<StreamPos> {
+        self.ends.iter().find(|(of, _)| *of == client).map(|(_, end)| *end)
+    }
+
+    /// The task may run when the client's stream is executed up to there.
+    pub(crate) fn note_end(&mut self, client: ClientId, end: StreamPos) {
+        self.ends.retain(|(of, _)| *of != client);
+        self.ends.push((client, end));
+    }
+
     /// The next wait of a task that has found no free chunk: for a checkpoint, which frees released
     /// blocks, then for chunks that cells empty. `None`: nothing helps. `are_certain`: no chunks
     /// were lost that may still be found. `short`: blocks that the task lacks, if it knows.

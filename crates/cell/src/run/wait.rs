@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
-use warren_base::{CellId, Errno, FixedState, Ino, ShardId};
+use warren_base::{CellId, ClientId, Errno, FixedState, Ino, ShardId};
 use warren_disk::BlockPtr;
 use warren_proto::LockKey;
 
@@ -63,6 +63,8 @@ pub(crate) enum Wait {
     Checkpoint,
     /// The op log up to the point that the task has noted.
     Durable,
+    /// Records of a client's stream have to be executed. The task holds no locks meanwhile.
+    Stream(ClientId),
     /// A checkpoint that frees some of the op log.
     LogRoom,
     /// Already registered with what will wake it (a lock, a peer's answer).
@@ -97,6 +99,8 @@ pub(crate) enum WaitKey {
     LogRoom,
     /// The next event.
     Turn,
+    /// Records of the client's stream are executed.
+    Stream(ClientId),
     /// The time at which a read is tried again.
     Reading,
 }

@@ -55,6 +55,11 @@ impl Answers {
         self.by_slot.remove(&from).filter(|known| known.seq == seq).map(|known| known.answer)
     }
 
+    /// The last request of the slot that a predecessor has executed, with its answer.
+    pub(crate) fn take_last(&mut self, from: SlotRef) -> Option<(u32, Answer)> {
+        self.by_slot.remove(&from).map(|known| (known.seq, known.answer))
+    }
+
     /// Drops the answers of clients that are gone.
     pub(crate) fn forget_gone(&mut self, clients: &Clients) {
         self.by_slot.retain(|from, _| clients.is_known(from.client));

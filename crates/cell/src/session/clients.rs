@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use warren_base::{ClientId, Errno};
+use warren_base::{ClientId, Errno, SlotNo};
 use warren_proto::slot::Shape;
 use warren_proto::{Credentials, RequestHeader, Rules};
 
@@ -76,7 +76,8 @@ impl Clients {
         header: &RequestHeader,
     ) -> Option<Arc<Credentials>> {
         let client = self.known.get(&from.client)?;
-        if usize::from(from.slot.0) >= client.shape.slots() || client.is_leaving() {
+        let is_slot = usize::from(from.slot.0) < client.shape.slots();
+        if !is_slot && from.slot != SlotNo::STREAM || client.is_leaving() {
             return None;
         }
         let own = &client.credentials;
@@ -103,6 +104,16 @@ impl Clients {
     /// Bytes of the client's payload lanes; 0 if it is not known.
     pub(crate) fn payload_max(&self, id: ClientId) -> usize {
         self.known.get(&id).map_or(0, |client| client.shape.payload())
+    }
+
+    /// Bytes of the ring of the client's stream to this cell.
+    pub(crate) fn stream_ring(&self, id: ClientId) -> Option<usize> {
+        self.known.get(&id).map(|client| client.shape.lanes().stream())
+    }
+
+    /// The clients that are admitted, in order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = ClientId> + '_ {
+        self.known.keys().copied()
     }
 
     /// Other rules hold for the client's requests from now on.

@@ -6,6 +6,7 @@
 //! for through [`ClientLeases`].
 
 mod contended;
+mod delegations;
 mod holders;
 mod overtaken;
 mod words;
@@ -17,8 +18,10 @@ use crate::lease::ClientLeases;
 use crate::lease::marks::Marked;
 use crate::lease::recalls::RecallEffect;
 pub(crate) use contended::WaitFor;
+pub(crate) use delegations::Delegation;
 
 use contended::Contended;
+use delegations::Delegations;
 use holders::Holders;
 use overtaken::Overtaken;
 use words::Words;
@@ -27,6 +30,7 @@ use words::Words;
 pub(crate) struct ShardLeases {
     pub(crate) words: Words,
     pub(crate) contended: Contended,
+    pub(crate) delegations: Delegations,
     holders: Holders,
     overtaken: Overtaken,
 }
@@ -36,6 +40,7 @@ impl ShardLeases {
         Self {
             words: Words::new(epoch, secret),
             contended: Contended::default(),
+            delegations: Delegations::default(),
             holders: Holders::new(epoch, secret),
             overtaken: Overtaken::default(),
         }
@@ -93,6 +98,18 @@ impl ShardLeases {
         clients: &ClientLeases,
     ) -> bool {
         self.holders.clients_of(key).contains(&client) || clients.may_hold(key, client)
+    }
+
+    /// Whether some client may have an acknowledged lease on the object. `is_inherited`: a
+    /// predecessor may have granted one.
+    pub(crate) fn is_acknowledged(
+        &self,
+        key: &LeaseKey,
+        is_inherited: bool,
+        clients: &ClientLeases,
+    ) -> bool {
+        let is_held = !self.holders.clients_of(key).is_empty() || clients.recalls.contains(key);
+        is_held || is_inherited && clients.inherited.clients_of(key).next().is_some()
     }
 
     /// The client's cache does not hold the object any more: the client has acknowledged a recall,

@@ -202,6 +202,13 @@ impl Opens {
         clients
     }
 
+    /// The client that has the inode open, if there is one alone.
+    pub(crate) fn only_client_of(&self, ino: Ino) -> Option<ClientId> {
+        let mut clients = self.handles_of_inode(ino).iter().map(|handle| self.files[handle].client);
+        let first = clients.next()?;
+        clients.all(|client| client == first).then_some(first)
+    }
+
     /// Whether the client has the inode open with all of this access.
     pub(crate) fn has_open(&self, ino: Ino, client: ClientId, access: AccessMode) -> bool {
         let mut files = self.handles_of_inode(ino).iter().map(|handle| &self.files[handle]);

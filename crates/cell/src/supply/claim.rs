@@ -1,13 +1,14 @@
 //! Blocks for a change, promised before it is made: from the shard's chunks, or from the pool of
 //! free chunks.
 
-use warren_base::{Errno, ShardId};
+use warren_base::{ClientId, Errno, ShardId};
 use warren_pool::Get;
 use warren_proto::Step;
 
 use crate::apply::step;
 use crate::budget::{Growth, Need, Reservation};
 use crate::chunks::free::Chunks;
+use crate::delegate::call_in;
 use crate::phase::Phase;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait, WaitKey, Waits};
@@ -28,6 +29,9 @@ pub(crate) fn reserve(
         if !turn.log_has_room() && !state.holds_locks {
             return Err(Stop::Wait(Wait::LogRoom));
         }
+        if state.credit >= need.blocks {
+            return Ok(Reservation::of_credit(need.blocks));
+        }
         // A change that takes no block for good takes nothing from root.
         let is_growth_of_user = need.growth == Growth::Grows && !state.is_privileged;
         let kept = if is_growth_of_user { shard.space.private() } else { 0 };
@@ -40,6 +44,9 @@ pub(crate) fn reserve(
         if std::mem::take(&mut state.no_chunk) {
             if take_private(shard, state, turn)? {
                 continue;
+            }
+            if let Some(client) = call_in(shard, turn).filter(|_| !state.is_posted()) {
+                return Err(stop_for_stream(client, state));
             }
             return Err(stop_without_chunk(shard, need, state, turn.chunks));
         }
@@ -73,6 +80,12 @@ fn checkpoint_ahead(is_reserve: bool, turn: &mut Turn<'_>) {
     if turn.chunks.is_half_gone(is_reserve) && turn.fleet.checkpoints.phase() == Phase::Idle {
         turn.want_checkpoint();
     }
+}
+
+/// Blocks that are set aside for records are needed. A task that holds locks begins again when the
+/// records are executed.
+fn stop_for_stream(client: ClientId, state: &TaskState) -> Stop {
+    if state.holds_locks { Errno::EAGAIN.into() } else { Stop::Wait(Wait::Stream(client)) }
 }
 
 /// No chunk is left that the task may take: what it waits for, or ENOSPC. A task that holds locks

@@ -16,6 +16,7 @@ use crate::apply::fetch_change;
 use crate::budget::{Growth, Need, Reservation};
 use crate::change::{make, prepare};
 use crate::data::cover::cover_replacement;
+use crate::delegate::settle_locked;
 use crate::driver::Driver;
 use crate::fleet::Fleet;
 use crate::give_up::retain_served;
@@ -218,6 +219,13 @@ impl Participants {
         state: &mut TaskState,
         turn: &mut Turn<'_>,
     ) -> Result<Vec<(LockKey, KeyValue)>, Stop> {
+        if turn.sessions.streams.are_any() {
+            for (key, _) in keys {
+                if let LockKey::Inode(ino) = key {
+                    settle_locked(shards.shard(ino.shard()), *ino, state, turn)?;
+                }
+            }
+        }
         let mut free = true;
         for (key, mode) in keys {
             if let Some(lease) = lease_of(key).filter(|_| is_write(*mode)) {

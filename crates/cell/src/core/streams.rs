@@ -1,0 +1,240 @@
+//! Records of clients' streams are executed, and requests wait for them (decision 84).
+//!
+//! A record is executed only under a delegation of its inode, so it never conflicts with another
+//! client, and waits for none: only for I/O, frames and room in the log. Any other record is
+//! skipped with EAGAIN, and its client, which waits for the outcome, sends the request in a slot.
+
+use warren_base::{ClientId, Errno, SlotNo};
+use warren_proto::stream::StreamPos;
+use warren_proto::{AccessMode, Answer, Reply, Request};
+
+use crate::authority::may_name;
+use crate::core::Core;
+use crate::delegate::{await_all, await_stream, end, end_all, settle, use_of};
+use crate::event::{BadRecord, Record, SlotRef};
+use crate::plant::Plant;
+use crate::run::task::Task;
+use crate::run::wait::{Stop, WaitKey};
+use crate::run::work::Work;
+use crate::shards::Shards;
+use crate::turn::Turn;
+
+/// Records of one client that are executed before the cell takes in the next event.
+const RECORDS_A_TURN: usize = 64;
+
+impl Core {
+    /// Executes the records that are wanted.
+    pub(super) fn run_streams(&mut self, turn: &mut Turn<'_>) {
+        while let Some(client) = turn.sessions.streams.next_ready() {
+            self.run_stream(client, turn);
+            self.release_ended(client, turn);
+            turn.waits.wake_all(WaitKey::Stream(client));
+            if turn.sessions.streams.has_left(client) {
+                self.expel(client, turn);
+            }
+        }
+    }
+
+    /// Executes records until one has to wait, or there are no more.
+    fn run_stream(&mut self, client: ClientId, turn: &mut Turn<'_>) {
+        for _ in 0..RECORDS_A_TURN {
+            let Some((at, goal)) = turn.sessions.streams.next_record(client) else { return };
+            match turn.driver.memory.read_record(client, at, goal) {
+                Ok(record) => self.begin_record(client, record, turn),
+                Err(BadRecord::Refused { end }) => {
+                    finish_record(client, end, &Err(Errno::EIO), turn);
+                }
+                Err(BadRecord::Malformed) => {
+                    end_all(&mut self.shards, client, turn);
+                    turn.sessions.streams.break_off(client);
+                }
+            }
+        }
+        turn.sessions.streams.pause(client);
+        turn.driver.wake_at(turn.driver.now.monotonic);
+    }
+
+    /// Executes a record, or parks the task that does.
+    fn begin_record(&mut self, client: ClientId, record: Record, turn: &mut Turn<'_>) {
+        let Record { header, time, request, end } = record;
+        let from = SlotRef { client, slot: SlotNo::STREAM };
+        let who = turn.sessions.clients.credentials_for(from, &header);
+        let is_allowed = who.as_ref().is_some_and(|who| {
+            may_name(client, who, &header, &request, turn.fleet, turn.sessions)
+                && is_covered(&self.shards, &request, client, turn)
+        });
+        let Some(who) = who.filter(|_| is_allowed) else {
+            return finish_record(client, end, &Err(Errno::EAGAIN), turn);
+        };
+        let now = turn.driver.now.wall;
+        let limited = turn.sessions.streams.begin(client, end, time, now);
+        let id = turn.waits.new_id();
+        let mut task = Task::new(id, Work::Request { from, header, request, who });
+        task.state.posted_at = Some(if turn.plants(Plant::BelieveTime) { time } else { limited });
+        self.run(task, turn);
+    }
+
+    /// Before a task runs: the records that it has to see are executed, and the delegations that
+    /// stand in its way have ended.
+    pub(super) fn settle_streams(
+        &mut self,
+        task: &mut Task,
+        turn: &mut Turn<'_>,
+    ) -> Result<(), Stop> {
+        let Work::Request { from, request, .. } = &task.work else { return Ok(()) };
+        let state = &mut task.state;
+        if from.slot == SlotNo::STREAM {
+            state.credit = credit_of(&self.shards, request);
+            return Ok(());
+        }
+        if request.ends_tasks() {
+            return Ok(());
+        }
+        await_stream(from.client, state, turn)?;
+        if matches!(request, Request::Sync | Request::StatFs) {
+            return await_all(state, turn);
+        }
+        let how = use_of(request);
+        for ino in [request.inode(), request.other_inode()].into_iter().flatten() {
+            if let Some(shard) = self.shards.get_mut(&ino.shard()) {
+                settle(shard, ino, how, state, turn)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The client has published records.
+    pub(super) fn look_at_stream(&mut self, client: ClientId, turn: &mut Turn<'_>) {
+        if turn.sessions.streams.has(client) {
+            let end = turn.driver.memory.stream_end(client);
+            turn.sessions.streams.want(client, end);
+        }
+    }
+
+    /// The client's process is gone. It is expelled when everything that it has posted is executed.
+    /// Returns whether that is so.
+    pub(super) fn leave_stream(&mut self, client: ClientId, turn: &mut Turn<'_>) -> bool {
+        if !turn.sessions.streams.has(client) {
+            return true;
+        }
+        end_all(&mut self.shards, client, turn);
+        self.look_at_stream(client, turn);
+        turn.sessions.streams.leave(client);
+        turn.sessions.streams.has_left(client)
+    }
+
+    /// The client is gone.
+    pub(super) fn close_stream(&mut self, client: ClientId, turn: &mut Turn<'_>) {
+        if turn.sessions.streams.has(client) {
+            turn.sessions.streams.break_off(client);
+            self.release_ended(client, turn);
+            turn.sessions.streams.remove(client);
+            turn.waits.wake_all(WaitKey::Stream(client));
+        }
+    }
+
+    /// A client that has posted nothing since the last review gives its delegations back, so that
+    /// a cell that sleeps need not look at its stream.
+    pub(super) fn end_unused_delegations(&mut self, turn: &mut Turn<'_>) {
+        for client in turn.sessions.streams.take_unused() {
+            end_all(&mut self.shards, client, turn);
+        }
+    }
+
+    /// What was set aside for delegations that are revoked, and on which no record rests any more,
+    /// is free.
+    fn release_ended(&mut self, client: ClientId, turn: &mut Turn<'_>) {
+        for ino in turn.sessions.streams.take_ended(client) {
+            if let Some(shard) = self.shards.get_mut(&ino.shard())
+                && !turn.plants(Plant::KeepCredit)
+            {
+                shard.leases.delegations.remove(ino);
+            }
+        }
+    }
+
+    /// A successor is about to serve: it continues the streams of its predecessor's clients.
+    pub(super) fn inherit_streams(&mut self, turn: &mut Turn<'_>) {
+        let clients: Vec<ClientId> = turn.sessions.clients.all().collect();
+        for client in clients {
+            let from = SlotRef { client, slot: SlotNo::STREAM };
+            let stored = turn.driver.memory.stream_executed(client);
+            let logged = turn.sessions.answers.take_last(from);
+            let published = turn.driver.memory.stream_end(client);
+            if stored == StreamPos::default() && published == stored && logged.is_none() {
+                continue;
+            }
+            let mut executed = stored;
+            if let Some((seq, answer)) = logged.filter(|_| !turn.plants(Plant::ForgetPosition))
+                && executed.is_before(StreamPos(seq))
+            {
+                executed = StreamPos(seq);
+                store_outcome(client, executed, &answer, turn);
+            }
+            let Some(ring) = turn.sessions.clients.stream_ring(client) else { continue };
+            turn.sessions.streams.open(client, executed, ring);
+            turn.sessions.streams.inherit(client, published);
+            turn.sessions.streams.want(client, published);
+            turn.driver.memory.watch_stream(client, true);
+        }
+    }
+}
+
+/// Whether the inode of a record is delegated to its client, or may have been by a predecessor.
+fn is_covered(shards: &Shards, request: &Request, client: ClientId, turn: &Turn<'_>) -> bool {
+    let Some(ino) = request.inode() else { return false };
+    let Some(shard) = shards.get(&ino.shard()) else { return false };
+    match shard.leases.delegations.find(ino) {
+        Some(delegation) => delegation.client == client,
+        None => {
+            let writes = AccessMode::WRITE | AccessMode::SOLE;
+            turn.sessions.streams.is_inherited(client)
+                && shard.opens.only_client_of(ino) == Some(client)
+                && shard.opens.has_open(ino, client, writes)
+        }
+    }
+}
+
+/// The blocks that are set aside for a record.
+fn credit_of(shards: &Shards, request: &Request) -> u64 {
+    let find = |ino: warren_base::Ino| {
+        let delegation = shards.get(&ino.shard())?.leases.delegations.find(ino)?;
+        Some(delegation.blocks())
+    };
+    request.inode().and_then(find).unwrap_or(0)
+}
+
+/// A record is executed. Its pages are no longer set aside.
+pub(super) fn end_of_record(
+    shards: &mut Shards,
+    (client, end_at): (ClientId, StreamPos),
+    (request, payload): (&Request, usize),
+    answer: &Answer,
+    turn: &mut Turn<'_>,
+) {
+    if let Some(ino) = request.inode()
+        && let Some(shard) = shards.get_mut(&ino.shard())
+    {
+        shard.leases.delegations.spend(ino, request.post_cost(payload));
+        // A device that fails, or a shard that is given up: the client must see it.
+        if answer.is_err() {
+            end(shard, ino, turn);
+        }
+    }
+    finish_record(client, end_at, answer, turn);
+}
+
+fn finish_record(client: ClientId, end: StreamPos, answer: &Answer, turn: &mut Turn<'_>) {
+    store_outcome(client, end, answer, turn);
+    turn.sessions.streams.finish(client, end);
+}
+
+fn store_outcome(client: ClientId, end: StreamPos, answer: &Answer, turn: &mut Turn<'_>) {
+    let (errno, value) = match answer {
+        Ok(Reply::Written { size, .. }) => (None, *size),
+        Ok(Reply::Moved(_)) => (Some(Errno::EAGAIN), 0),
+        Ok(_) => (None, 0),
+        Err(errno) => (Some(*errno), 0),
+    };
+    turn.driver.memory.store_outcome(client, end, errno, value);
+}
