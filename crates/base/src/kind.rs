@@ -1,4 +1,7 @@
-//! The kinds of inodes.
+//! The kinds of inodes, and the bits of a mode that do not say which kind it is.
+
+/// The permission bits of a mode: set-id, sticky, and `rwx` three times.
+pub const MODE_MASK: u16 = 0o7777;
 
 /// The kind of an inode. The numbers are those of the disk format and of messages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -26,7 +26,7 @@ pub use flags::{ACL_ACCESS, ACL_DEFAULT, CAPABILITY, InodeFlags};
 pub use hash::{FixedHasher, FixedState};
 pub use id::{BlockNo, CellId, ClientId, Epoch, Ino, Lsn, MapVersion, ShardId, SlotNo, TxnId};
 pub use inode_numbers::InodeNumbers;
-pub use kind::FileKind;
+pub use kind::{FileKind, MODE_MASK};
 pub use queue::{BoundedQueue, Full};
 pub use rng::Rng;
 pub use roots::{CAPABILITIES_OF_ROOT, CAPABILITIES_OF_SERVED_ROOT};

@@ -2,9 +2,9 @@
 
 use warren_base::{ClientId, Ino};
 use warren_proto::{Answer, Capability, Credentials, Reply, Request, RequestHeader};
+use warren_rules::permission;
 
 use crate::fleet::Fleet;
-use crate::permission;
 use crate::plant::Plant;
 use crate::session::Sessions;
 use crate::shards::Shards;

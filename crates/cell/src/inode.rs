@@ -9,6 +9,7 @@ pub(crate) mod sync;
 pub(crate) mod xattr;
 
 use warren_proto::{Credentials, Reply, Request};
+use warren_rules::permission;
 
 use crate::data::copy::copy_range;
 use crate::data::fallocate::fallocate;
@@ -16,7 +17,6 @@ use crate::data::find::find_data;
 use crate::data::read::{data_at_hand, read};
 use crate::data::write::{WriteMode, write};
 use crate::event::SlotRef;
-use crate::permission;
 use crate::run::answer::{Finished, done};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;

@@ -34,7 +34,6 @@ mod log;
 mod op;
 mod overdue;
 mod peers;
-mod permission;
 mod phase;
 mod plant;
 mod reap;

@@ -487,7 +487,7 @@ pub(crate) fn new_inode(
     let directory = new.kind == FileKind::Directory;
     Inode {
         kind: new.kind,
-        mode: new.mode & warren_disk::MODE_MASK,
+        mode: new.mode & warren_base::MODE_MASK,
         uid,
         gid,
         nlink: if directory { 2 } else { 1 },

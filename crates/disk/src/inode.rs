@@ -3,10 +3,7 @@
 use crate::codec::{Put, Take};
 use crate::record::ValueError;
 use warren_base::limits::FILE_SIZE_MAX;
-use warren_base::{FileKind, Ino, InodeFlags, Timestamp};
-
-/// The permission bits of a mode: set-id, sticky, and `rwx` three times.
-pub const MODE_MASK: u16 = 0o7777;
+use warren_base::{FileKind, Ino, InodeFlags, MODE_MASK, Timestamp};
 
 /// The attributes of a file. Links and sizes of a spread directory are the sums over its [`Part`]s.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

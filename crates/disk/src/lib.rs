@@ -26,7 +26,7 @@ mod value;
 
 use warren_base::BlockNo;
 
-pub use inode::{Inode, MODE_MASK, Part};
+pub use inode::{Inode, Part};
 pub use kept::{KEPT_MAX, KeptRecords};
 pub use key::{Key, Kind, NAME_HASH_BITS, name_hash};
 pub use layout::{ChunkBounds, Layout, OWNERS_PER_PAGE, ROOT_SLOT_SIZE, SlotPlace};

@@ -3,10 +3,10 @@
 use warren_base::{Errno, Ino};
 use warren_disk::Inode;
 use warren_proto::{Attributes, FileKind, LeaseKey, LockMode};
+use warren_rules::permission::{SET_GID, SET_UID};
 
 use crate::budget::{Need, Reservation};
 use crate::lease::recalls::RecallEffect;
-use crate::permission::{SET_GID, SET_UID};
 use crate::recall::recall_for;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};

@@ -9,6 +9,7 @@ use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS, FILE_SIZE_MAX};
 use warren_base::{Errno, Ino, InodeFlags};
 use warren_disk::Value;
 use warren_proto::{AccessMode, Credentials, FileKind, Handle, LeaseKey, RangeCopy, Reply, Step};
+use warren_rules::permission;
 
 use crate::apply::step;
 use crate::budget::{ALLOCATE_BATCH, Need, SHARE_BATCH};
@@ -17,7 +18,6 @@ use crate::change::capability;
 use crate::data::cover::cover_now;
 use crate::data::writeback::place_pages_of;
 use crate::durable::harden;
-use crate::permission;
 use crate::plant::Plant;
 use crate::recall::recall_pages;
 use crate::run::answer::{Finished, done};

@@ -9,6 +9,7 @@ use warren_base::{Errno, InodeFlags};
 use warren_proto::{
     AccessMode, Credentials, Handle, LeaseKey, RangeChange, RangeKind, Reply, Step,
 };
+use warren_rules::permission;
 
 use crate::apply::step;
 use crate::budget::{ALLOCATE_BATCH, Need, blocks_of_pages};
@@ -18,7 +19,6 @@ use crate::change::capability;
 use crate::chunks::free::Chunks;
 use crate::data::cover::cover_now;
 use crate::data::truncate::need_to_cut;
-use crate::permission;
 use crate::plant::Plant;
 use crate::recall::recall_pages;
 use crate::run::answer::{Finished, done};

@@ -1,8 +1,10 @@
 //! Writing files.
 
 use warren_base::limits::{BLOCK_SIZE, FILE_SIZE_MAX};
-use warren_base::{Errno, Ino, InodeFlags};
+use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, Credentials, Handle, LeaseKey, Position, Step};
+use warren_rules::permission;
+use warren_rules::write::check_flags;
 
 use crate::apply::step;
 use crate::budget::{Need, REWRITE_PAGES, Reservation, blocks_of_pages};
@@ -13,7 +15,6 @@ use crate::cache::pages::{
 use crate::change::attributes::ready_to_change;
 use crate::change::capability;
 use crate::event::{FrameNo, SlotRef};
-use crate::permission;
 use crate::recall::{recall, recall_pages};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;
@@ -104,16 +105,6 @@ pub(crate) fn write(
         }
     }
     Ok((len as u32, size))
-}
-
-/// EPERM if a flag of the file forbids the write. A file that was opened before it became one to
-/// which data may only be appended can still be written, as in Linux. A page that is written back
-/// was changed since, because the kernel's pages are dropped before such a flag is set.
-fn check_flags(flags: InodeFlags, access: AccessMode, position: Position) -> Result<(), Errno> {
-    let only_appends = flags.contains(InodeFlags::APPEND) && access.contains(AccessMode::APPEND);
-    let is_refused =
-        flags.contains(InodeFlags::IMMUTABLE) || only_appends && position != Position::End;
-    if is_refused { Err(Errno::EPERM) } else { Ok(()) }
 }
 
 /// Sets the offset at which the object behind the handle reads and writes next.

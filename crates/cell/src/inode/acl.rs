@@ -5,11 +5,11 @@ use warren_proto::{
     ACL_ACCESS, Acl, Attributes, Credentials, FileKind, InodeValue, LeaseKey, Reply, Step,
     XattrName,
 };
+use warren_rules::permission::{self, SET_GID};
 
 use crate::apply::step;
 use crate::budget::{Growth, Need, Reservation};
 use crate::change::attributes::{attributes_of, ready_to_change_rights};
-use crate::permission::{self, SET_GID};
 use crate::run::answer::{Finished, done};
 use crate::run::state::TaskState;
 use crate::run::wait::Stop;

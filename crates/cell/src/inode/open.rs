@@ -6,6 +6,7 @@ use warren_proto::{
     AccessMode, Attributes, Capability, Credentials, FileKind, Handle, LeaseKey, Opened, Reply,
     Request, SetAttr, Step,
 };
+use warren_rules::permission;
 
 use crate::apply::step;
 use crate::budget::Reservation;
@@ -15,7 +16,6 @@ use crate::data::truncate::{ready_to_truncate, truncate_now};
 use crate::data::write::move_to;
 use crate::delegate;
 use crate::log::OpLog;
-use crate::permission;
 use crate::plant::Plant;
 use crate::reap::idle::close_idle;
 use crate::run::answer::{Finished, done};

@@ -7,14 +7,13 @@ use warren_proto::{
     ACL_ACCESS, ACL_DEFAULT, Attr, CAPABILITY, Credentials, FileKind, InodeValue, LeaseKey, Reply,
     Step, XattrMode, XattrName,
 };
+use warren_rules::permission::{self, READ, STICKY, WRITE};
 
 use crate::apply::step;
 use crate::budget::{Growth, Reservation};
 use crate::change::attributes::ready_to_change;
 use crate::driver::Driver;
 use crate::event::SlotRef;
-use crate::permission;
-use crate::permission::{READ, STICKY, WRITE};
 use crate::run::answer::{Finished, done, fits_answer};
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};

@@ -7,10 +7,10 @@ use warren_proto::{
     AccessMode, Acl, Attr, Change, CreateFlags, Credentials, FileKind, FileName, InodeValue,
     LockMode, NewInode,
 };
+use warren_rules::permission::{self, EXECUTE, SET_GID, SET_UID, STICKY};
 
 use super::plan::{Plan, PlannedReply};
 use crate::op::view::View;
-use crate::permission::{self, EXECUTE, SET_GID, SET_UID, STICKY};
 use crate::run::wait::Stop;
 use crate::shard;
 

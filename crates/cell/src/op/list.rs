@@ -6,11 +6,11 @@ use std::ops::ControlFlow;
 use warren_base::Ino;
 use warren_disk::{Key, Kind, Value};
 use warren_proto::{DirEntries, LockMode, Reply};
+use warren_rules::permission::{self, READ};
 
 use super::plan::{Plan, PlannedReply};
 use crate::budget::{LISTING_ENTRY, LISTING_MAX};
 use crate::op::view::View;
-use crate::permission::{self, READ};
 use crate::run::wait::Stop;
 
 /// The most names of one part. So a part takes the cell some 10 us, and a client of another user

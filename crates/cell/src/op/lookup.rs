@@ -2,10 +2,10 @@
 
 use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, FileKind, FileName, LockMode};
+use warren_rules::permission::{self, EXECUTE};
 
 use super::plan::{Plan, PlannedReply};
 use crate::op::view::View;
-use crate::permission::{self, EXECUTE};
 use crate::run::wait::Stop;
 
 pub(super) fn lookup(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Plan, Stop> {

@@ -13,12 +13,12 @@ use std::ops::ControlFlow;
 use warren_base::Ino;
 use warren_disk::{Dentry, Key, Kind, NAME_HASH_BITS, Value, name_hash};
 use warren_proto::{FileName, LockMode};
+use warren_rules::permission::{self, READ};
 
 use super::lookup::lookup;
 use super::plan::{Neighbour, Plan, PlannedReply};
 use crate::budget::{LISTING_MAX, NEIGHBOUR};
 use crate::op::view::View;
-use crate::permission::{self, READ};
 use crate::plant::Plant;
 use crate::run::wait::Stop;
 

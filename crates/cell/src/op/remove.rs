@@ -5,10 +5,10 @@
 
 use warren_base::{Errno, Ino};
 use warren_proto::{Change, FileKind, FileName, InodeValue, LockMode};
+use warren_rules::permission::{self, CHANGE_NAMES, EXECUTE};
 
 use super::plan::Plan;
 use crate::op::view::View;
-use crate::permission::{self, CHANGE_NAMES, EXECUTE};
 use crate::run::wait::Stop;
 
 pub(super) fn unlink(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Plan, Stop> {

@@ -6,11 +6,11 @@ use warren_base::{Errno, Ino};
 use warren_proto::{
     Change, Entry, FileKind, FileName, InodeValue, LockMode, NewInode, RenameFlags, Reply,
 };
+use warren_rules::permission::{self, CHANGE_NAMES, EXECUTE, WRITE};
 
 use super::create::with_group;
 use super::plan::{Plan, PlannedReply};
 use crate::op::view::View;
-use crate::permission::{self, CHANGE_NAMES, EXECUTE, WRITE};
 use crate::run::wait::Stop;
 
 /// A name, its inode, and its directory.

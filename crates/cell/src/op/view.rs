@@ -13,9 +13,9 @@ use warren_proto::{
     ACL_DEFAULT, Acl, Attr, Credentials, FileKind, FileName, InodeValue, KeyValue, LockKey,
     LockMode,
 };
+use warren_rules::permission::{self, CHANGE_NAMES};
 
 use crate::fleet::Volume;
-use crate::permission::{self, CHANGE_NAMES};
 use crate::run::ascent::{Ascent, STEPS_A_RUN, STEPS_LOCAL};
 use crate::run::txn::Txn;
 use crate::run::wait::{Stop, Wait};

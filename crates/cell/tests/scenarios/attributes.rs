@@ -5,7 +5,8 @@
 //! The supervisor admits a client with its credentials, and the cell checks permissions in the
 //! order of Linux. The kernel of a FUSE front has checked them already.
 //!
-//! The code: `inode.rs`, `inode/attributes.rs`, `inode/xattr.rs`, `permission.rs`.
+//! The code: `inode.rs`, `inode/attributes.rs`, `inode/xattr.rs`, and
+//! `permission.rs` and `set_attr.rs` of the crate `rules`.
 
 use std::time::Duration;
 

@@ -517,7 +517,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/permission.rs",
+        file: "crates/rules/src/permission.rs",
         what: "the sticky bit has no effect",
         find: "dir.mode & STICKY == 0 ||",
         replace: "dir.mode & STICKY != 0 ||",
@@ -525,7 +525,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/permission.rs",
+        file: "crates/rules/src/permission.rs",
         what: "a front's kernel is believed who owns an inode",
         find: "let owner = who.uid == 0 || who.uid == attr.uid;",
         replace: "let owner = who.checked_by_kernel || who.uid == 0 || who.uid == attr.uid;",

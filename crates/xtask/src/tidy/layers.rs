@@ -22,6 +22,7 @@ const ORDER: &[&str] = &[
     "pool",
     "disk",
     "fsck",
+    "rules",
     "cell",
     "client",
     "supervisor",

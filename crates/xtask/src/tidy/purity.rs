@@ -13,6 +13,7 @@ pub(super) const PURE: &[&str] = &[
     "pool",
     "disk",
     "fsck",
+    "rules",
     "cell",
     "client",
     "supervisor",

@@ -6,19 +6,19 @@
 use warren_base::{Errno, InodeFlags};
 use warren_proto::{AccessMode, Attr, Credentials, FileKind, InodeValue, permits};
 
-pub(crate) const READ: u16 = 4;
-pub(crate) const WRITE: u16 = 2;
-pub(crate) const EXECUTE: u16 = 1;
+pub const READ: u16 = 4;
+pub const WRITE: u16 = 2;
+pub const EXECUTE: u16 = 1;
 /// The rights that changing names of a directory needs. One entry of a list must give both.
-pub(crate) const CHANGE_NAMES: u16 = WRITE | EXECUTE;
+pub const CHANGE_NAMES: u16 = WRITE | EXECUTE;
 
-pub(crate) const SET_UID: u16 = 0o4000;
-pub(crate) const SET_GID: u16 = 0o2000;
-pub(crate) const STICKY: u16 = 0o1000;
+pub const SET_UID: u16 = 0o4000;
+pub const SET_GID: u16 = 0o2000;
+pub const STICKY: u16 = 0o1000;
 
 /// EACCES unless `who` has all of the `wanted` bits on the inode. EPERM if it is immutable and
 /// shall be written.
-pub(crate) fn check(who: &Credentials, inode: &InodeValue, wanted: u16) -> Result<(), Errno> {
+pub fn check(who: &Credentials, inode: &InodeValue, wanted: u16) -> Result<(), Errno> {
     let InodeValue { attr, acl, .. } = inode;
     if wanted & WRITE != 0 && attr.flags.contains(InodeFlags::IMMUTABLE) {
         return Err(Errno::EPERM);
@@ -29,24 +29,20 @@ pub(crate) fn check(who: &Credentials, inode: &InodeValue, wanted: u16) -> Resul
 
 /// EPERM if a flag keeps the inode from losing its names, getting others, or changing its
 /// attributes.
-pub(crate) fn check_unflagged(attr: &Attr) -> Result<(), Errno> {
+pub fn check_unflagged(attr: &Attr) -> Result<(), Errno> {
     let is_kept = attr.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
     if is_kept { Err(Errno::EPERM) } else { Ok(()) }
 }
 
 /// EPERM if a flag keeps the directory from losing names, or the victim from losing this one.
-pub(crate) fn check_removable(dir: &Attr, victim: &Attr) -> Result<(), Errno> {
+pub fn check_removable(dir: &Attr, victim: &Attr) -> Result<(), Errno> {
     let keeps = dir.flags.contains(InodeFlags::APPEND);
     if keeps { Err(Errno::EPERM) } else { check_unflagged(victim) }
 }
 
 /// Whether `who` may open the inode in this way. EISDIR and ELOOP for inodes that cannot be opened
 /// so at all. A front may open any inode for no access, to keep it while its kernel refers to it.
-pub(crate) fn check_open(
-    who: &Credentials,
-    inode: &InodeValue,
-    access: AccessMode,
-) -> Result<(), Errno> {
+pub fn check_open(who: &Credentials, inode: &InodeValue, access: AccessMode) -> Result<(), Errno> {
     let attr = &inode.attr;
     if who.checked_by_kernel && access.is_empty() {
         return Ok(());
@@ -79,28 +75,28 @@ pub(crate) fn check_open(
 }
 
 /// EPERM if the sticky bit of `dir` keeps `who` from removing or renaming `victim` in it.
-pub(crate) fn check_sticky(who: &Credentials, dir: &Attr, victim: &Attr) -> Result<(), Errno> {
+pub fn check_sticky(who: &Credentials, dir: &Attr, victim: &Attr) -> Result<(), Errno> {
     let free =
         dir.mode & STICKY == 0 || who.uid == 0 || who.uid == dir.uid || who.uid == victim.uid;
     if free { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// EPERM unless `who` owns the inode.
-pub(crate) fn check_owner(who: &Credentials, attr: &Attr) -> Result<(), Errno> {
+pub fn check_owner(who: &Credentials, attr: &Attr) -> Result<(), Errno> {
     let owner = who.uid == 0 || who.uid == attr.uid;
     if owner { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// Whether the rules for users without privileges apply to `who` here. For a front, its kernel has
 /// applied them.
-pub(crate) const fn is_bound(who: &Credentials) -> bool {
+pub const fn is_bound(who: &Credentials) -> bool {
     !who.checked_by_kernel && who.uid != 0
 }
 
 /// The mode without the set-id bits that a write, a new length or a change of owner removes. If the
 /// group may not execute, set-gid marks mandatory locking, and stays unless a user outside the
 /// group makes the change (`setattr_should_drop_sgid`).
-pub(crate) fn without_privileges(who: &Credentials, kind: FileKind, mode: u16, gid: u32) -> u16 {
+pub fn without_privileges(who: &Credentials, kind: FileKind, mode: u16, gid: u32) -> u16 {
     if kind == FileKind::Directory {
         return mode;
     }
@@ -111,13 +107,13 @@ pub(crate) fn without_privileges(who: &Credentials, kind: FileKind, mode: u16, g
 
 /// The mode of a file after its data were changed. `strips`: the credentials, if that removes the
 /// set-id bits.
-pub(crate) fn after_change(strips: Option<&Credentials>, mode: u16, gid: u32) -> u16 {
+pub fn after_change(strips: Option<&Credentials>, mode: u16, gid: u32) -> u16 {
     strips.map_or(mode, |who| without_privileges(who, FileKind::Regular, mode, gid))
 }
 
 /// Whether `who` may make another link to a file (`protected_hardlinks`): its owner may. Other
 /// users may only if they already have all rights that the link would give.
-pub(crate) fn check_link_source(who: &Credentials, inode: &InodeValue) -> Result<(), Errno> {
+pub fn check_link_source(who: &Credentials, inode: &InodeValue) -> Result<(), Errno> {
     let attr = &inode.attr;
     let grants = attr.mode & SET_UID != 0 || attr.mode & (SET_GID | 0o010) == SET_GID | 0o010;
     let is_safe =
@@ -128,30 +124,10 @@ pub(crate) fn check_link_source(who: &Credentials, inode: &InodeValue) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_base::{Ino, Timestamp};
+    use crate::fixtures::{attr, inode_of, who};
 
     fn inode(mode: u16) -> InodeValue {
-        let attr = Attr {
-            ino: Ino::ROOT,
-            kind: FileKind::Regular,
-            mode,
-            nlink: 1,
-            uid: 10,
-            gid: 20,
-            rdev: 0,
-            size: 0,
-            blocks: 0,
-            atime: Timestamp(0),
-            mtime: Timestamp(0),
-            ctime: Timestamp(0),
-            btime: Timestamp(0),
-            flags: InodeFlags::empty(),
-        };
-        InodeValue { attr, parent: Ino(0), entries: 0, acl: None }
-    }
-
-    fn who(uid: u32, gid: u32, groups: &[u32]) -> Credentials {
-        Credentials { uid, gid, groups: groups.to_vec(), checked_by_kernel: false }
+        inode_of(attr(mode))
     }
 
     #[test]
