@@ -6,6 +6,7 @@
 //! | `attributes.rs` | requests on one inode |
 //! | `long_xattrs.rs` | values and lists of names that no body has room for |
 //! | `data.rs` | pages, the cache, read-ahead, write-back |
+//! | `predicted.rs` | changes have the attributes that clients predict |
 //! | `opens.rs` | open files, and advisory locks on files |
 //! | `leases.rs` | copies that clients may use, and how they are revoked |
 //! | `neighbours.rs` | a look-up brings other names of the directory |
@@ -62,6 +63,7 @@ mod losses;
 mod neighbours;
 mod opens;
 mod power;
+mod predicted;
 mod removed;
 mod sharing;
 mod space;
