@@ -211,8 +211,10 @@ fn is_repeated(request: &Request) -> bool {
         )
 }
 
-/// The delegation that comes with the reply to a client's request in a slot: a new one, or the one
-/// that it has, with the attributes as they are now.
+/// The delegation that comes with the reply to a client's request in a slot: a new one, or that
+/// which the client has, with the attributes as they are now. Its lease is always a new one, because
+/// another thread of the client may have posted while the request was under way: then the thread
+/// finds the old lease revoked, or its record counts here.
 pub(crate) fn delegate_beside(
     shards: &mut Shards,
     request: &Request,
@@ -222,27 +224,26 @@ pub(crate) fn delegate_beside(
 ) -> Option<Box<Delegated>> {
     let ino = used_inode(request, answer)?;
     let shard = shards.get_mut(&ino.shard())?;
-    let has_it = match shard.leases.delegations.find(ino) {
-        Some(it) => it.client == client && it.ends_at.is_none(),
+    let may_have_it = match shard.leases.delegations.find(ino) {
+        Some(it) => it.client == client,
         None => is_repeated(request) && may_delegate(shard, ino, client, turn),
     };
-    if !has_it {
+    if !may_have_it {
         return None;
     }
+    end(shard, ino, turn);
     let attr = shard.inode_value(ino).ok().flatten()?.attr;
     let is_plain = attr.kind == FileKind::Regular
         && attr.nlink > 0
         && !attr.flags.intersects(InodeFlags::SETTABLE | UNPREDICTABLE);
-    let credit = if is_plain { set_aside(shard, ino, client) } else { 0 };
-    if credit == 0 {
-        end(shard, ino, turn);
-        turn.revoke(&mut shard.leases, &LeaseKey::Delegate(ino));
+    if !is_plain || shard.leases.delegations.find(ino).is_some() {
         return None;
     }
+    let ring = turn.sessions.clients.stream_ring(client)?;
+    let credit = set_aside(shard, ino, client)?;
     if !turn.plants(Plant::DelegateBesideCopies) {
         turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
     }
-    let ring = turn.sessions.clients.stream_ring(client)?;
     if !turn.sessions.streams.has(client) {
         let executed = turn.driver.memory.stream_executed(client);
         turn.sessions.streams.open(client, executed, ring);
@@ -269,25 +270,21 @@ fn may_delegate(shard: &Shard, ino: Ino, client: ClientId, turn: &Turn<'_>) -> b
         && leases.delegations.may_delegate(ino, turn.driver.now.monotonic)
         && !shard.locks.blocks(&LockKey::Inode(ino), LockMode::Write)
         && [LeaseKey::Attr(ino), LeaseKey::Pages(ino)].iter().all(|key| {
-            let is_inherited =
-                !turn.sessions.leases.inherited.is_empty() && turn.is_marked(key);
+            let is_inherited = !turn.sessions.leases.inherited.is_empty() && turn.is_marked(key);
             !leases.is_acknowledged(key, is_inherited, &turn.sessions.leases)
         })
 }
 
-/// Sets blocks aside for pages that are posted, instead of those that are set aside already.
-/// Returns their number, 0 if there is no room. The client's stream is executed.
-fn set_aside(shard: &mut Shard, ino: Ino, client: ClientId) -> u32 {
-    shard.leases.delegations.remove(ino);
-    for credit in CREDITS {
-        let need = shard.budget().posts(credit.into());
-        let room = shard.room().saturating_sub(shard.space.private());
-        if shard.budget().admit(room, need).is_some() {
-            shard.leases.delegations.insert(ino, client, credit, need.blocks);
-            return credit;
-        }
-    }
-    0
+/// Delegates the inode, and sets blocks aside for pages that the client may post. Returns their
+/// number, `None` if there is no room.
+fn set_aside(shard: &mut Shard, ino: Ino, client: ClientId) -> Option<u32> {
+    let budget = shard.budget();
+    let room = shard.room().saturating_sub(shard.space.private());
+    let fits = |credit: &u32| budget.admit(room, budget.posts((*credit).into())).is_some();
+    let credit = CREDITS.into_iter().find(fits)?;
+    let need = budget.posts(credit.into());
+    shard.leases.delegations.insert(ino, client, credit, need.blocks);
+    Some(credit)
 }
 
 /// EAGAIN if a transaction has locked an inode on which records wait to be executed. It holds

@@ -16,10 +16,14 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use hashbrown::HashTable;
-use warren_base::{CellId, Ino};
-use warren_proto::{Attr, Entry, FileKind, FileName, InodeRef, Lease, Neighbour};
+use warren_base::{CellId, Ino, Timestamp};
+use warren_proto::stream::Delegated;
+use warren_proto::{
+    AccessMode, Attr, Credentials, Entry, FileKind, FileName, InodeRef, Lease, Neighbour, Request,
+};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::delegations::{Delegations, Post};
 use crate::scans::Scans;
 
 /// The lease words of all cells, as the client reads them.
@@ -76,11 +80,17 @@ pub(crate) type Named = Option<(InodeRef, FileKind)>;
 pub(crate) struct CopyRef {
     place: u32,
     guard: Guard,
+    /// The client itself may change the copy, and the guard stays.
+    is_posted: bool,
 }
 
 impl CopyRef {
     pub(crate) const fn guard(self) -> Guard {
         self.guard
+    }
+
+    pub(crate) const fn is_posted(self) -> bool {
+        self.is_posted
     }
 
     pub(crate) fn holds(&self, words: &impl Words) -> bool {
@@ -167,6 +177,7 @@ pub struct Cache {
     hand: usize,
     limit: usize,
     scans: Scans,
+    delegations: Delegations,
 }
 
 impl Cache {
@@ -174,7 +185,8 @@ impl Cache {
     pub fn new(limit: usize) -> Self {
         assert!(limit > 0 && u32::try_from(limit).is_ok());
         let (table, slots, vacant) = (HashTable::new(), Vec::new(), Vec::new());
-        Self { table, slots, vacant, hand: 0, limit, scans: Scans::new() }
+        let (scans, delegations) = (Scans::new(), Delegations::default());
+        Self { table, slots, vacant, hand: 0, limit, scans, delegations }
     }
 
     pub fn len(&self) -> usize {
@@ -197,15 +209,15 @@ impl Cache {
             slot.brought = false;
             self.scans.used(dir);
         }
-        Some((named, CopyRef { place, guard }))
+        Some((named, CopyRef { place, guard, is_posted: false }))
     }
 
     pub(crate) fn attr(&mut self, ino: Ino) -> Option<(Attr, CopyRef)> {
         let (place, slot) = self.find(KeyRef::Attr(ino))?;
-        match &slot.copied {
-            Copied::Attr(attr, guard) => Some((**attr, CopyRef { place, guard: *guard })),
-            _ => None,
-        }
+        let Copied::Attr(attr, guard) = &slot.copied else { return None };
+        let (attr, guard) = (**attr, *guard);
+        let is_posted = self.delegations.has(ino);
+        Some((attr, CopyRef { place, guard, is_posted }))
     }
 
     pub(crate) fn target(&mut self, ino: Ino) -> Option<Arc<[u8]>> {
@@ -258,6 +270,54 @@ impl Cache {
     pub(crate) fn put_attr(&mut self, cell: CellId, attr: &Attr, lease: Lease) {
         if let Some(guard) = Guard::new(cell, lease) {
             self.insert(Key::Attr(attr.ino), Copied::Attr(Box::new(*attr), guard));
+        }
+    }
+
+    /// Keeps a delegation, and the attributes under its guard.
+    pub(crate) fn put_delegated(&mut self, cell: CellId, delegated: &Delegated) {
+        self.delegations.keep(cell, delegated);
+        self.put_attr(cell, &delegated.attr, delegated.lease);
+    }
+
+    /// What the cell will make of the request, if it may be posted now: see
+    /// [`Delegations::plan`].
+    pub fn plan_post(
+        &mut self,
+        request: &Request,
+        payload: usize,
+        access: AccessMode,
+        (who, now): (&Credentials, Timestamp),
+        words: &impl Words,
+    ) -> Option<Post> {
+        self.delegations.plan(request, payload, access, (who, now), words)
+    }
+
+    /// The record of the change is published: the copy of the attributes shows it.
+    pub fn note_published(&mut self, post: &Post) {
+        let ino = post.ino();
+        self.delegations.note_published(post);
+        match post.attr() {
+            Some(attr) => {
+                let copied = Copied::Attr(Box::new(*attr), post.guard);
+                self.insert(Key::Attr(ino), copied);
+            }
+            None => self.drop_attr(ino),
+        }
+    }
+
+    /// Whether the inode is delegated to the client, as far as it knows.
+    pub fn is_delegated(&self, ino: Ino) -> bool {
+        self.delegations.has(ino)
+    }
+
+    /// The inode is no longer delegated.
+    pub fn end_delegation(&mut self, ino: Ino) {
+        self.delegations.discard(ino);
+    }
+
+    fn drop_attr(&mut self, ino: Ino) {
+        if let Some((place, _)) = self.find(KeyRef::Attr(ino)) {
+            self.vacate(place);
         }
     }
 

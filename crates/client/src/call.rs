@@ -262,7 +262,8 @@ impl Call {
         match core::mem::replace(&mut self.phase, Phase::Finished) {
             Phase::Check { plan, .. } => {
                 let is_over = matches!(plan.end, Ok(Goal::Answer(..)) | Err(Stop::Fail(_)));
-                if is_over && self.answers.is_empty() {
+                let is_fixed = plan.used.iter().all(|copy| !copy.is_posted());
+                if is_over && is_fixed && self.answers.is_empty() {
                     self.proof = Some(plan.used);
                 }
                 self.conclude(plan.end, cache, map)
@@ -558,6 +559,14 @@ fn keep(cache: &mut Cache, cell: CellId, request: &Request, answered: &Answered)
     for (attr, lease) in &answered.changed {
         cache.put_attr(cell, attr, *lease);
     }
+    keep_reply(cache, cell, request, answered);
+    // Last, because no other lease on its attributes is valid.
+    if let Some(delegated) = &answered.delegated {
+        cache.put_delegated(cell, delegated);
+    }
+}
+
+fn keep_reply(cache: &mut Cache, cell: CellId, request: &Request, answered: &Answered) {
     match (request, &answered.answer) {
         (
             Request::Lookup { dir, name } | Request::Create { dir, name, .. },

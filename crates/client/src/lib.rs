@@ -7,6 +7,7 @@
 //! * [`PathCache`]: answers by whole path, with the guards of all copies on the way.
 //! * [`HeldFiles`]: handles that are kept after the last close, with copies of the files' data.
 //! * [`KnownNames`]: the names of directories, by which a client knows that others are absent.
+//! * [`Post`]: a change that need not wait for its cell, because the client alone uses the inode.
 //! * [`Call`]: one file-system call as a state machine. Every load of a lease word and every use of
 //!   a copy between loads is a step of its own, so that a simulator can let cells act in between.
 //!
@@ -19,6 +20,7 @@ extern crate alloc;
 
 mod cache;
 mod call;
+mod delegations;
 mod held;
 mod names;
 mod op;
@@ -30,6 +32,7 @@ mod walk;
 
 pub use cache::{Cache, Guard, Words};
 pub use call::{Call, Caller, Send, Step};
+pub use delegations::Post;
 pub use held::{Copied, Data, HELD_WORDS, Held, HeldFiles, Marks, Room, Unused};
 pub use names::{KnownNames, Page};
 pub use op::{Op, PathOp};

@@ -81,7 +81,7 @@ fn truncated(attr: &Attr, is_dense: bool, size: u64, now: Timestamp) -> (Attr, b
 }
 
 /// The number of pages of a file of this size.
-const fn pages_of(size: u64) -> u64 {
+pub const fn pages_of(size: u64) -> u64 {
     size.div_ceil(PAGE)
 }
 

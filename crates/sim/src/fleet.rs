@@ -35,6 +35,7 @@ mod lost;
 mod memory;
 mod process;
 mod start;
+pub(crate) mod streams;
 mod successor;
 mod supervise;
 mod surroundings;

@@ -28,7 +28,7 @@ use std::rc::Rc;
 
 use warren_base::{ClientId, Errno, Ino, ShardId, Timestamp};
 use warren_proto::{
-    Attr, Capability, CreateFlags, Credentials, Entry, FileKind, Handle, Reply, Request,
+    AccessMode, Attr, Capability, CreateFlags, Credentials, Entry, FileKind, Handle, Reply, Request,
 };
 
 pub use inode::{Body, Inode, Name, Open, TimeBound};
@@ -152,6 +152,7 @@ impl State {
             _ if step.is_excused(None) => Ok(()),
             Action::Request(request) if step.is_damaged(self, request) => Ok(()),
             Action::Request(request) if step.is_of_kept_copy(self, request) => Ok(()),
+            Action::Request(request) if step.is_of_lost_file(self, request) => Ok(()),
             Action::Stat { path, follow_last } => self.stat_path(step, path, *follow_last),
             Action::Keep(handle) => set_idle(self, step, *handle, true),
             Action::Reopen(handle) => set_idle(self, step, *handle, false),
@@ -322,6 +323,27 @@ impl State {
 }
 
 impl Step<'_> {
+    /// Whether a client that wanted the file for itself was refused, because a front may have it
+    /// open too.
+    fn is_of_lost_file(&self, state: &State, request: &Request) -> bool {
+        if self.outcome.answer != Err(Errno::EBUSY) {
+            return false;
+        }
+        let handle = match *request {
+            Request::Write { handle, .. }
+            | Request::Fallocate { handle, .. }
+            | Request::CopyRange { handle, .. }
+            | Request::SetAttr { handle: Some(handle), .. } => handle,
+            Request::Open { access, .. } | Request::Create { access, .. } => {
+                return access.contains(AccessMode::SOLE | AccessMode::TRUNCATE);
+            }
+            _ => return false,
+        };
+        state.opened(self, handle).is_ok_and(|(inode, open)| {
+            open.access.contains(AccessMode::SOLE) && inode.opens.len() > 1
+        })
+    }
+
     /// Whether the call ended in an error that the harness may have caused.
     fn is_excused(&self, request: Option<(&State, &Request)>) -> bool {
         let excuse = match self.outcome.answer {

@@ -8,6 +8,7 @@
 //! * `record`: the history. `observe`: what a request and its answer tell. `writeback`: pages that
 //!   kernels write back.
 //! * `call`: a call in a slot. `copies`: calls that need no request. `begin`: the next call.
+//! * `posts`: changes that need not be waited for.
 //! * `recall`: recalls, and the death of a front. `reply`: an answer arrives. `admission`: clients
 //!   connect and disconnect.
 //! * `surroundings`: events of the fleet. `life`: a run from its beginning to its end.
@@ -29,6 +30,7 @@ mod life;
 mod names;
 mod observe;
 mod paths;
+mod posts;
 mod program;
 mod recall;
 mod record;
@@ -51,6 +53,7 @@ use client::{Client, Slot, SlotState};
 use event::{At, Own};
 use front::Front;
 pub use life::{Options, STEPS_DEFAULT, run, run_many};
+use posts::Posts;
 use program::Known;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,6 +88,7 @@ struct World {
     /// The damage that is due.
     damage: damage::Due,
     outage: Outage,
+    posts: Posts,
     last_return: Instant,
     /// A failure report shows the events up to this time.
     blamed_at: Instant,

@@ -60,6 +60,12 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
         Happening::Kill { cell, epoch } => execute_verdict(world, cell, epoch),
         Happening::Look { cell, epoch, errs } => look_at_cell(world, cell, epoch, errs),
         Happening::Review { cell } => review(world, cell),
+        Happening::Posted { cell, client } => {
+            let is_watched = fleet.lanes.streams.is_watched((cell, client));
+            if fleet.host(cell).slots.is_ready && is_watched {
+                happen_to(world, cell, Event::Posted { client });
+            }
+        }
         Happening::Turns => look_at_turns(world),
         Happening::Lie { cell, epoch, of, number } => lie(world, (cell, epoch), of, number),
         Happening::LateReport { from, epoch, report } => {

@@ -1,6 +1,6 @@
 //! The events of a fleet and of the world around it.
 
-use warren_base::{CellId, Epoch, Instant};
+use warren_base::{CellId, ClientId, Epoch, Instant};
 use warren_cell::{IoId, SlotRef};
 use warren_proto::control::Report;
 use warren_proto::{Answered, Request, RequestHeader};
@@ -95,6 +95,11 @@ pub(crate) enum Happening<H> {
         by: u64,
         io: SupervisorIo,
     },
+    /// A cell looks at a client's stream.
+    Posted {
+        cell: CellId,
+        client: ClientId,
+    },
     Tick {
         cell: CellId,
         epoch: Epoch,
@@ -131,6 +136,7 @@ impl<H> Happening<H> {
             Self::Start { cell: of } => [14, cell(*of), 0, 0],
             Self::Kill { cell: of, epoch } => [15, cell(*of), u64::from(epoch.0), 0],
             Self::Review { cell: of } => [18, cell(*of), 0, 0],
+            Self::Posted { cell: of, client } => [21, cell(*of), u64::from(client.0), 0],
             Self::Turns => [19, 0, 0, 0],
             Self::Lie { cell: of, epoch, number, .. } => {
                 [20, cell(*of), u64::from(epoch.0), *number]
@@ -149,6 +155,7 @@ impl<H> Happening<H> {
             | Self::Order { to: cell, .. }
             | Self::CellIo { cell, .. }
             | Self::Review { cell }
+            | Self::Posted { cell, .. }
             | Self::Tick { cell, .. } => Some(*cell),
             _ => None,
         }

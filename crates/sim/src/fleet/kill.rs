@@ -64,6 +64,7 @@ pub(crate) fn kill_cell<W: Surroundings>(world: &mut W, id: CellId) {
         fleet.sim.count("a successor killed before it was ready");
     }
     fleet.links.close_to(id);
+    fleet.lanes.streams.unwatch_all(id);
     let delivered = fleet.sim.rng.below(reports.len() as u64 + 1) as usize;
     let mut reports = reports.into_iter();
     for report in reports.by_ref().take(delivered) {

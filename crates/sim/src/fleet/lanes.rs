@@ -5,6 +5,7 @@ use warren_base::{CellId, ClientId, Ino};
 use warren_cell::SlotRef;
 use warren_client::Words;
 
+use super::streams::Streams;
 use crate::fixed::Fixed;
 
 /// All memory that clients and cells share. Each part has one writer: the cell writes words and
@@ -22,6 +23,7 @@ pub(crate) struct ClientMemory {
     marks: HashSet<(CellId, u64), Fixed>,
     /// The cells that have released a client.
     closed: HashSet<(CellId, ClientId), Fixed>,
+    pub streams: Streams,
 }
 
 impl ClientMemory {

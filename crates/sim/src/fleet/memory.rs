@@ -4,10 +4,12 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 
 use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, ClientId, Ino};
-use warren_cell::{FrameNo, Memory, SlotRef};
+use warren_base::{CellId, ClientId, Errno, Ino};
+use warren_cell::{BadRecord, FrameNo, Memory, Record, SlotRef};
+use warren_proto::stream::StreamPos;
 
 use super::process::Killed;
+use super::streams::StreamOutcome;
 use super::{CellHost, Fleet, Surroundings};
 
 pub(super) struct SharedMemory<'a, W> {
@@ -57,7 +59,10 @@ impl<W: Surroundings> Memory for SharedMemory<'_, W> {
         self.must_know(from.client);
         let Fleet { cells, lanes, .. } = self.world.fleet_mut();
         let frame = cells[usize::from(self.cell.0)].frame_mut(frame);
-        lanes.read_request(from, offset, &mut frame[at]);
+        match lanes.streams.payload(self.cell, from) {
+            Some(posted) => frame[at.clone()].copy_from_slice(&posted[offset..][..at.len()]),
+            None => lanes.read_request(from, offset, &mut frame[at]),
+        }
     }
 
     fn frame_to_payload(&mut self, frame: FrameNo, at: Range<usize>, to: SlotRef, offset: usize) {
@@ -106,5 +111,48 @@ impl<W: Surroundings> Memory for SharedMemory<'_, W> {
 
     fn is_idle(&self, client: ClientId, ino: Ino) -> bool {
         self.world.fleet().lanes.is_idle(client, ino)
+    }
+
+    fn stream_end(&mut self, client: ClientId) -> StreamPos {
+        self.world.fleet().lanes.streams.end((self.cell, client))
+    }
+
+    fn stream_executed(&self, client: ClientId) -> StreamPos {
+        self.world.fleet().lanes.streams.outcome((self.cell, client)).executed
+    }
+
+    fn read_record(
+        &mut self,
+        client: ClientId,
+        at: StreamPos,
+        _end: StreamPos,
+    ) -> Result<Record, BadRecord> {
+        self.must_know(client);
+        let cell = self.cell;
+        self.world.fleet_mut().lanes.streams.read((cell, client), at)
+    }
+
+    fn store_outcome(
+        &mut self,
+        client: ClientId,
+        executed: StreamPos,
+        errno: Option<Errno>,
+        value: u64,
+    ) {
+        self.store_begins();
+        self.must_know(client);
+        let (cell, outcome) = (self.cell, StreamOutcome { executed, errno, value });
+        let fleet = self.world.fleet_mut();
+        fleet.lanes.streams.store((cell, client), outcome);
+        fleet.sim.count(match errno {
+            None => "a record executed",
+            Some(Errno::EAGAIN) => "a record skipped",
+            Some(_) => "a record refused",
+        });
+    }
+
+    fn watch_stream(&mut self, client: ClientId, is_watched: bool) {
+        let cell = self.cell;
+        self.world.fleet_mut().lanes.streams.watch((cell, client), is_watched);
     }
 }

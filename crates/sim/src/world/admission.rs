@@ -9,6 +9,7 @@ use warren_supervisor::{Applicant, ConnectionNo, Event as SupervisorEvent};
 use super::client::{Client, SlotState};
 use super::event::At;
 use super::front::Front;
+use super::posts::lose_posting;
 use super::recall::listen_everywhere;
 use super::{Phase, World};
 use crate::fleet::{MAP_VERSION, notify_supervisor};
@@ -110,6 +111,10 @@ pub(super) fn hang_up(world: &mut World, client: usize) {
         under_way |= slot.state == SlotState::Waiting;
         slot.state = SlotState::Finished;
     }
+    for slot in 0..world.clients[client].slots.len() {
+        lose_posting(world, At { client, slot });
+    }
+    let gone = &world.clients[client];
     let holds = gone.slots.iter().any(|slot| slot.holdings.release().is_some());
     let recalled = gone.front.as_ref().is_some_and(Front::is_recalled);
     world.fleet.sim.count("a client hung up");

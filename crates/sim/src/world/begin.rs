@@ -11,6 +11,7 @@ use super::client::{Client, Slot, SlotState, Whole};
 use super::copies::{begin_with_kept, claim_another};
 use super::event::{At, Own};
 use super::kept::request_keeping;
+use super::posts::{check_posted, draw_change, request_alone, try_post};
 use super::program::Draw;
 use super::record::{action_of, record_whole};
 use super::writeback::{must_write_back, store_in_mapping};
@@ -24,8 +25,17 @@ const FORGED_EVERY: u64 = 40;
 pub(super) fn go_on(world: &mut World, at: At) {
     match world.slot(at).state {
         SlotState::Thinking => begin_call(world, at),
-        SlotState::Stepping => step_call(world, at, None),
+        SlotState::Stepping => step(world, at),
         SlotState::Absent | SlotState::Waiting | SlotState::Finished => {}
+    }
+}
+
+/// The slot goes on with its call, or with the change that it has posted.
+pub(super) fn step(world: &mut World, at: At) {
+    if world.slot(at).posting.is_some() {
+        check_posted(world, at)
+    } else {
+        step_call(world, at, None)
     }
 }
 
@@ -47,6 +57,7 @@ fn begin_call(world: &mut World, at: At) {
     let (mut op, forged) = add_capabilities(world, at, op);
     if let Op::Ino(request, _) = &mut op {
         request_keeping(request, &world.swarm);
+        request_alone(world, at, request);
         if let Some(front) = &world.clients[at.client].front {
             front.kernel.mark(request);
         }
@@ -61,7 +72,9 @@ fn begin_call(world: &mut World, at: At) {
         return world.think(at);
     }
     let whole = Whole::new(op, invoked, from, forged);
-    if let Some((whole, bytes)) = begin_with_kept(world, at, whole, bytes) {
+    let left = begin_with_kept(world, at, whole, bytes);
+    if let Some((whole, bytes)) = left.and_then(|(whole, bytes)| try_post(world, at, whole, bytes))
+    {
         start_call(world, at, whole.op.clone(), whole, bytes);
     }
 }
@@ -158,6 +171,9 @@ fn choose_call(world: &mut World, at: At) -> Option<(Op, Vec<u8>)> {
     }
     if let Some(op) = wanted_again(world, at.client).or_else(|| claim_another(world)) {
         return Some((op, Vec::new()));
+    }
+    if let Some(drawn) = draw_change(world, at) {
+        return Some(drawn);
     }
     let now = world.fleet.sim.wall();
     let client = &world.clients[at.client];

@@ -88,12 +88,15 @@ pub(super) fn send_request(world: &mut World, at: At, mut send: Send) {
         _ => Rc::from([]),
     };
     world.fleet.lanes.put_request(from, &payload);
-    let whole = slot.whole.as_mut().expect("in a call");
-    whole.asked = true;
-    whole.direct |= matches!(&whole.op, Op::Ino(request, _) if *request == send.request);
+    let mut is_forged = false;
+    if let Some(whole) = slot.whole.as_mut() {
+        whole.asked = true;
+        whole.direct |= matches!(&whole.op, Op::Ino(request, _) if *request == send.request);
+        is_forged = whole.forged;
+    }
     let reached =
         client.front.is_some() || is_reached(client.id, &send.request, send.header.capabilities);
-    if !reached && !whole.forged {
+    if !reached && !is_forged {
         let rule = format!("{at:?} cannot name what it walked to: {:?}", send.request);
         return world.fleet.sim.fail(rule);
     }

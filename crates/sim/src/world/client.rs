@@ -14,6 +14,7 @@ use warren_proto::{CreateFlags, Credentials, Handle, Position, Request};
 use super::front::Front;
 use super::kept::KeptHandles;
 use super::paths::PathAnswers;
+use super::posts::Posting;
 use super::program::{Drawn, Holdings};
 use crate::history::Operation;
 
@@ -81,6 +82,8 @@ pub(super) struct Slot {
     /// The last request of a front, and whether it is to be sent again.
     pub last_sent: Option<Send>,
     pub asks_again: bool,
+    /// A change that is published and not checked.
+    pub posting: Option<Posting>,
     pub seq: u32,
 }
 
@@ -98,6 +101,7 @@ impl Slot {
             deferred: None,
             last_sent: None,
             asks_again: false,
+            posting: None,
             seq: 0,
         }
     }

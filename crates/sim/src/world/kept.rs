@@ -99,6 +99,7 @@ impl KeptHandles {
     /// `cell` has opened a file.
     pub(super) fn note_opened(&mut self, request: &Request, opened: &Opened, cell: CellId) {
         if let Request::Open { access, .. } | Request::Create { access, .. } = *request
+            && access.contains(AccessMode::KEEP)
             && let Some(lease) = opened.kept
         {
             self.leased.insert(opened.handle, Leased { access, cell, lease });

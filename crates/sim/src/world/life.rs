@@ -23,6 +23,7 @@ use super::audit::Audit;
 use super::client::{Client, SlotState};
 use super::copies::check_kept;
 use super::damage::Due;
+use super::posts::Posts;
 use super::program::Known;
 use super::record::{note_damage, would_answer};
 use super::{Phase, World, damage};
@@ -123,6 +124,8 @@ fn draw_world(options: Options, verbose: bool) -> World {
     if !kills {
         swarm.faults.kills = 0;
     }
+    let is_refused = damage || outage;
+    let posts = if is_refused { Posts::default() } else { Posts::draw(seed, &swarm) };
     let log_bytes = log_suggested(POOL_BYTES);
     let disk = Disk::format(POOL_BYTES, swarm.shape.shards, log_bytes, rng.next_u64());
     let set = SetAttr { mode: Some(0o777), ..SetAttr::default() };
@@ -161,6 +164,7 @@ fn draw_world(options: Options, verbose: bool) -> World {
         last: None,
         damage,
         outage,
+        posts,
         last_return: Instant(1),
         blamed_at: Instant(u64::MAX),
     }

@@ -12,6 +12,7 @@ use super::claims::is_rightly_granted;
 use super::client::Asked;
 use super::event::At;
 use super::observe::{keep_changed, note_answered, note_reply};
+use super::posts::posting_answered;
 use super::recall::recalled;
 use crate::fleet::Happening;
 use crate::history::{Action, Excuses, Operation, Outcome};
@@ -86,6 +87,8 @@ pub(super) fn client_answered(
     }
     if let Some(send) = again {
         ask_again(world, at, send);
+    } else if world.slot(at).posting.is_some() {
+        posting_answered(world, at, from);
     } else if !world.clients[at.client].is_gone {
         step_call(world, at, Some(Answered { answer, granted, changed, delegated }));
     }

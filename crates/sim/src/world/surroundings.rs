@@ -7,8 +7,7 @@ use warren_proto::Answered;
 use warren_supervisor::{ConnectionNo, Failure};
 
 use super::admission::{client_admitted, connect_clients, hang_up};
-use super::begin::go_on;
-use super::call::step_call;
+use super::begin::{go_on, step};
 use super::client::{Client, SlotState};
 use super::event::{At, Own};
 use super::recall::{drop_copies, kill_front, start_front};
@@ -141,6 +140,6 @@ fn let_clients_act(world: &mut World) {
             return;
         }
         world.fleet.sim.count("a client acted between two stores of a cell");
-        step_call(world, at, None);
+        step(world, at);
     }
 }

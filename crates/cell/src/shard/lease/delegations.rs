@@ -164,7 +164,9 @@ mod tests {
         for ino in 0..2 * PRUNED_FROM as u64 {
             delegations.rest(Ino(100 + ino), now + REST);
         }
-        assert!(delegations.resting.len() <= 2 * PRUNED_FROM && !delegations.resting.contains_key(&INO));
+        assert!(
+            delegations.resting.len() <= 2 * PRUNED_FROM && !delegations.resting.contains_key(&INO)
+        );
     }
 
     #[test]

@@ -1,0 +1,138 @@
+//! The posted streams between clients and cells.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use hashbrown::{HashMap, HashSet};
+use warren_base::{CellId, ClientId, Errno, SlotNo};
+use warren_cell::{BadRecord, Record, SlotRef};
+use warren_proto::stream::{RecordHeader, StreamPos};
+use warren_proto::{Capabilities, Request, RequestHeader};
+
+use crate::fixed::Fixed;
+
+/// A record as the client has published it.
+#[derive(Clone, Debug)]
+pub(crate) struct Posted {
+    pub header: RecordHeader,
+    pub request: Request,
+    pub capabilities: Capabilities,
+    pub payload: Rc<[u8]>,
+}
+
+impl Posted {
+    /// The lengths in the header follow from the request.
+    pub(crate) fn new(
+        mut header: RecordHeader,
+        (request, capabilities): (Request, Capabilities),
+        payload: Rc<[u8]>,
+    ) -> Self {
+        let mut body = Vec::new();
+        request.encode_body(capabilities, &mut body);
+        (header.body_len, header.payload_len) = (body.len() as u32, payload.len() as u32);
+        Self { header, request, capabilities, payload }
+    }
+}
+
+/// The outcome of the record that ends at `executed`.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct StreamOutcome {
+    pub executed: StreamPos,
+    pub errno: Option<Errno>,
+    pub value: u64,
+}
+
+#[derive(Default)]
+struct Stream {
+    /// Written by the client.
+    records: VecDeque<(StreamPos, Posted)>,
+    end: StreamPos,
+    /// Written by the cell.
+    outcome: StreamOutcome,
+    /// The payload of the record that was read last.
+    payload: Rc<[u8]>,
+}
+
+/// The streams of all clients.
+#[derive(Default)]
+pub(crate) struct Streams {
+    by_place: HashMap<(CellId, ClientId), Stream, Fixed>,
+    watched: HashSet<(CellId, ClientId), Fixed>,
+}
+
+impl Streams {
+    /// Publishes a record, unless the ring of so many bytes has no room. Returns its end.
+    pub(crate) fn publish(
+        &mut self,
+        place: (CellId, ClientId),
+        posted: Posted,
+        ring: usize,
+    ) -> Option<StreamPos> {
+        let stream = self.by_place.entry(place).or_default();
+        let end = stream.end.after(posted.header.len());
+        if end.since(stream.outcome.executed) > ring {
+            return None;
+        }
+        stream.records.push_back((stream.end, posted));
+        stream.end = end;
+        Some(end)
+    }
+
+    pub(crate) fn end(&self, place: (CellId, ClientId)) -> StreamPos {
+        self.by_place.get(&place).map_or(StreamPos::default(), |stream| stream.end)
+    }
+
+    pub(crate) fn outcome(&self, place: (CellId, ClientId)) -> StreamOutcome {
+        self.by_place.get(&place).map_or(StreamOutcome::default(), |stream| stream.outcome)
+    }
+
+    pub(crate) fn read(
+        &mut self,
+        place: (CellId, ClientId),
+        at: StreamPos,
+    ) -> Result<Record, BadRecord> {
+        let stream = self.by_place.get_mut(&place).ok_or(BadRecord::Malformed)?;
+        let found = stream.records.iter().find(|(begin, _)| *begin == at);
+        let (_, posted) = found.ok_or(BadRecord::Malformed)?;
+        let end = at.after(posted.header.len());
+        stream.payload = posted.payload.clone();
+        let header = RequestHeader {
+            seq: end.0,
+            uid: posted.header.uid,
+            gid: posted.header.gid,
+            payload_len: posted.header.payload_len,
+            capabilities: posted.capabilities,
+            ..RequestHeader::default()
+        };
+        Ok(Record { header, time: posted.header.time, request: posted.request.clone(), end })
+    }
+
+    /// The payload of the record that was read last, if the slot is that of a stream.
+    pub(crate) fn payload(&self, cell: CellId, from: SlotRef) -> Option<Rc<[u8]>> {
+        let is_stream = from.slot == SlotNo::STREAM;
+        is_stream.then(|| self.by_place.get(&(cell, from.client)))?.map(|it| it.payload.clone())
+    }
+
+    pub(crate) fn store(&mut self, place: (CellId, ClientId), outcome: StreamOutcome) {
+        let stream = self.by_place.entry(place).or_default();
+        stream.outcome = outcome;
+        stream.records.retain(|(at, _)| !at.is_before(outcome.executed));
+    }
+
+    pub(crate) fn watch(&mut self, place: (CellId, ClientId), is_watched: bool) {
+        if is_watched {
+            self.watched.insert(place);
+        } else {
+            self.watched.remove(&place);
+        }
+    }
+
+    pub(crate) fn is_watched(&self, place: (CellId, ClientId)) -> bool {
+        self.watched.contains(&place)
+    }
+
+    /// A process of the cell has ended, and its successor watches no stream yet.
+    pub(crate) fn unwatch_all(&mut self, cell: CellId) {
+        self.watched.retain(|(of, _)| *of != cell);
+    }
+}

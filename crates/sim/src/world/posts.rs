@@ -1,0 +1,279 @@
+//! Clients post changes of files that they alone use: they publish a record and return, unless the
+//! lease has ended meanwhile (decision 84).
+//!
+//! ```text
+//! publish ── another event or none ── load the word ──▶ done
+//!                                          ╰─ 0 ──▶ any request to that cell ──▶ the outcome
+//! ```
+//!
+//! Slots of one client take turns: while a record of one is published and not checked, the others
+//! send requests.
+
+use std::rc::Rc;
+
+use warren_base::{CellId, Errno, Rng, Timestamp};
+use warren_client::{Op, Post, Send};
+use warren_proto::stream::RecordHeader;
+use warren_proto::{
+    AccessMode, Answer, Capabilities, Handle, Position, Request, RequestHeader, SetAttr, SetTime,
+};
+
+use super::World;
+use super::call::{send_request, start_call};
+use super::client::{Client, SlotState, Whole};
+use super::event::At;
+use super::kept::keeps;
+use super::observe::note_reply;
+use crate::fleet::Happening;
+use crate::fleet::streams::Posted;
+use crate::history::{Action, NEVER, Operation, Outcome};
+use crate::simulation::Faults;
+use crate::swarm::Swarm;
+
+/// Time between the publication and the load of the word, in nanoseconds.
+const CHECK_NANOS: u64 = 100;
+
+/// How clients post in a run.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Posts {
+    /// In 100: a change that may be posted is.
+    chance: u64,
+    /// In 100: the next call is a change of a file that the client alone uses.
+    eager: u64,
+    /// Bytes of a ring.
+    ring: usize,
+    /// The longest time until a cell looks at a stream, in nanoseconds.
+    look: u64,
+}
+
+impl Posts {
+    pub(super) fn draw(seed: u64, swarm: &Swarm) -> Self {
+        let mut rng = Rng::new(seed ^ 0x9057);
+        let chance = *rng.pick(&[0, 60, 90, 100]);
+        let eager = *rng.pick(&[0, 30, 80]);
+        let ring = *rng.pick(&[40_000, 200_000, 1 << 20]);
+        let look = *rng.pick(&[1_000, 100_000, 5_000_000]);
+        let Faults { cell_read, cell_write, cell_flush, rot, .. } = swarm.faults;
+        let Faults { supervisor_write, supervisor_flush, wild, .. } = swarm.faults;
+        // An error of the device comes after the return of what was posted.
+        let faults =
+            cell_read + cell_write + cell_flush + rot + supervisor_write + supervisor_flush;
+        if faults + wild > 0 { Self::default() } else { Self { chance, eager, ring, look } }
+    }
+
+    const fn are_any(self) -> bool {
+        self.chance > 0
+    }
+}
+
+/// A change that is posted and not checked yet.
+#[derive(Clone, Debug)]
+pub(super) struct Posting {
+    post: Post,
+    request: Request,
+    capabilities: Capabilities,
+    payload: Rc<[u8]>,
+    invoked: (u64, Timestamp),
+    /// The lease has ended, and a request to the cell was sent.
+    pub waits: bool,
+}
+
+/// Lets clients that are no fronts open files for themselves, so that they may post.
+pub(super) fn request_alone(world: &mut World, at: At, request: &mut Request) {
+    let is_front = world.clients[at.client].front.is_some();
+    if is_front || !world.posts.are_any() || keeps(&world.swarm) && world.fleet.sim.rng.chance(1, 2)
+    {
+        return;
+    }
+    if let Request::Open { access, .. } | Request::Create { access, .. } = request
+        && access.contains(AccessMode::WRITE)
+    {
+        access.remove(AccessMode::KEEP | AccessMode::DATA);
+        access.insert(AccessMode::SOLE);
+    }
+}
+
+/// Often draws a change of a file that the client alone uses.
+pub(super) fn draw_change(world: &mut World, at: At) -> Option<(Op, Vec<u8>)> {
+    let Posts { eager, .. } = world.posts;
+    if eager == 0 || !world.fleet.sim.rng.chance(eager, 100) {
+        return None;
+    }
+    let client = &world.clients[at.client];
+    let held = client.slots[at.slot].holdings.handles.iter().map(|(handle, _)| *handle);
+    let own: Vec<Handle> = held.filter(|held| client.cache.is_delegated(held.ino)).collect();
+    if own.is_empty() {
+        return None;
+    }
+    let is_root = client.credentials.uid == 0;
+    let (swarm, now) = (&world.swarm, world.fleet.sim.wall());
+    let (reach, longest) = (swarm.reach, swarm.write_max);
+    let rng = &mut world.fleet.sim.rng;
+    let handle = *rng.pick(&own);
+    let set = SetAttr { kill_privileges: rng.chance(1, 3), ..SetAttr::default() };
+    let times = [None, Some(SetTime::Now), Some(SetTime::At(now))];
+    let set = match rng.below(16) {
+        0 => return Some((Op::Ino(Request::Close { handle }, Capabilities::default()), Vec::new())),
+        1 => SetAttr { mode: Some(*rng.pick(&[0o600, 0o644, 0o6755])), ..set },
+        2 => SetAttr { atime: *rng.pick(&times), mtime: *rng.pick(&times), ..set },
+        3 => SetAttr { size: Some(rng.below(reach)), ..set },
+        4 => SetAttr { uid: is_root.then_some(1000), gid: Some(1000), ..set },
+        _ => {
+            let at_end = rng.chance(1, 2);
+            let position = if at_end { Position::End } else { Position::At(rng.below(reach)) };
+            let bytes = vec![rng.below(256) as u8; rng.below(longest + 1) as usize];
+            let (kill_privileges, write_back, direct) = (!is_root, false, false);
+            let write = Request::Write { handle, position, kill_privileges, write_back, direct };
+            return Some((Op::Ino(write, Capabilities::default()), bytes));
+        }
+    };
+    let request = Request::SetAttr { ino: handle.ino, handle: Some(handle), set };
+    Some((Op::Ino(request, Capabilities::default()), Vec::new()))
+}
+
+/// Posts the change, if that is possible. Otherwise gives it back.
+pub(super) fn try_post(
+    world: &mut World,
+    at: At,
+    whole: Whole,
+    bytes: Vec<u8>,
+) -> Option<(Whole, Vec<u8>)> {
+    let chance = world.posts.chance;
+    let Op::Ino(request, capabilities) = &whole.op else { return Some((whole, bytes)) };
+    let client = &world.clients[at.client];
+    let is_turn = client.front.is_none() && !client.posts() && !whole.forged && chance > 0;
+    if !is_turn || world.audit.is_some() || !request.is_postable() {
+        return Some((whole, bytes));
+    }
+    let (request, capabilities) = (request.clone(), *capabilities);
+    let Some(post) = plan(world, at, &request, bytes.len()) else { return Some((whole, bytes)) };
+    if !world.fleet.sim.rng.chance(chance, 100) {
+        return Some((whole, bytes));
+    }
+    let payload: Rc<[u8]> = bytes.clone().into();
+    let place = (post.cell, world.clients[at.client].id);
+    let credentials = &world.clients[at.client].credentials;
+    let header = RecordHeader {
+        time: post.time,
+        uid: credentials.uid,
+        gid: credentials.gid,
+        body_len: 0,
+        payload_len: 0,
+    };
+    let posted = Posted::new(header, (request.clone(), capabilities), payload.clone());
+    if world.fleet.lanes.streams.publish(place, posted, world.posts.ring).is_none() {
+        world.fleet.sim.count("a stream without room");
+        return Some((whole, bytes));
+    }
+    world.clients[at.client].cache.note_published(&post);
+    world.fleet.sim.note(&("published", at, &request, &post));
+    let delay = world.fleet.sim.rng.below(world.posts.look);
+    let look = Happening::Posted { cell: place.0, client: place.1 };
+    world.fleet.sim.plan(delay, look);
+    let invoked = (whole.invoked, whole.from);
+    let slot = world.slot(at);
+    slot.posting = Some(Posting { post, request, capabilities, payload, invoked, waits: false });
+    slot.state = SlotState::Stepping;
+    world.plan_step(at, CHECK_NANOS);
+    None
+}
+
+/// What becomes of the change, if the client may post it now.
+fn plan(world: &mut World, at: At, request: &Request, payload: usize) -> Option<Post> {
+    let now = world.fleet.sim.clock().wall;
+    let client = &mut world.clients[at.client];
+    let handle = match request {
+        Request::Write { handle, .. } | Request::Close { handle } => Some(*handle),
+        Request::SetAttr { handle, .. } => *handle,
+        _ => None,
+    }?;
+    let held = client.slots[at.slot].holdings.handles.iter().find(|(held, _)| *held == handle);
+    let (_, access) = *held?;
+    let words = world.fleet.lanes.words_of(client.id);
+    let who = (&*client.credentials, now);
+    client.cache.plan_post(request, payload, access, who, &words)
+}
+
+/// Loads the word of a change that was published.
+pub(super) fn check_posted(world: &mut World, at: At) {
+    let client = &world.clients[at.client];
+    let posting = client.slots[at.slot].posting.as_ref().expect("it is posted");
+    let words = world.fleet.lanes.words_of(client.id);
+    if posting.post.guard.holds(&words) {
+        world.fleet.sim.count("a change posted");
+        let answer = Ok(posting.post.reply.clone());
+        return end_posting(world, at, answer);
+    }
+    world.fleet.sim.count("a change posted too late");
+    let (cell, ino) = (posting.post.cell, posting.post.ino());
+    let client = &mut world.clients[at.client];
+    client.cache.end_delegation(ino);
+    client.slots[at.slot].posting.as_mut().expect("it is posted").waits = true;
+    let header = RequestHeader::default();
+    send_request(world, at, Send { cell, header, request: Request::Null });
+}
+
+/// The request that was sent to wait for the outcome is answered.
+pub(super) fn posting_answered(world: &mut World, at: At, from: CellId) {
+    let client = &world.clients[at.client];
+    let posting = client.slots[at.slot].posting.as_ref().expect("it is posted");
+    let outcome = world.fleet.lanes.streams.outcome((from, client.id));
+    match outcome.errno {
+        None => {
+            let answer = Ok(posting.post.clone().late_reply(outcome.value));
+            end_posting(world, at, answer);
+        }
+        Some(Errno::EAGAIN) => {
+            world.fleet.sim.count("a skipped record sent as a request");
+            let slot = world.slot(at);
+            let Posting { request, capabilities, payload, invoked, .. } =
+                slot.posting.take().expect("it is posted");
+            let op = Op::Ino(request, capabilities);
+            let whole = Whole::new(op.clone(), invoked.0, invoked.1, false);
+            start_call(world, at, op, whole, payload.to_vec());
+        }
+        Some(errno) => end_posting(world, at, Err(errno)),
+    }
+}
+
+fn end_posting(world: &mut World, at: At, answer: Answer) {
+    let posting = world.slot(at).posting.take().expect("it is posted");
+    world.fleet.sim.note(&("posted", at, &answer));
+    note_reply(world, at, &posting.request, &answer);
+    let returned = world.fleet.sim.place();
+    world.last_return = world.fleet.sim.now;
+    record(world, at, &posting, returned, answer);
+    world.think(at);
+}
+
+/// The client is gone while it was posting: the change may take effect.
+pub(super) fn lose_posting(world: &mut World, at: At) {
+    if let Some(posting) = world.slot(at).posting.take() {
+        world.fleet.sim.count("a client that hung up while it posted");
+        let answer = Ok(posting.post.reply.clone());
+        record(world, at, &posting, NEVER, answer);
+    }
+}
+
+fn record(world: &mut World, at: At, posting: &Posting, returned: u64, answer: Answer) {
+    let client = &world.clients[at.client];
+    let process = client.process_of(at.slot) + usize::from(posting.waits);
+    let (invoked, wall) = posting.invoked;
+    let action = Action::Request(posting.request.clone());
+    let mut operation = Operation {
+        client: client.id,
+        credentials: client.credentials.clone(),
+        payload: posting.payload.clone(),
+        outcome: Some(Outcome::of(answer)),
+        ..Operation::new(process, action, (invoked, returned), wall)
+    };
+    operation.window.to = world.fleet.sim.wall();
+    world.history.operations.push(operation);
+}
+
+impl Client {
+    /// Whether a record of the client is published and not checked.
+    fn posts(&self) -> bool {
+        self.slots.iter().any(|slot| slot.posting.is_some())
+    }
+}
