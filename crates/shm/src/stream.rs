@@ -492,7 +492,7 @@ mod tests {
     fn restless_word(at: usize, rng: &mut Rng) -> u64 {
         match at % RECORD_HEADER {
             0 if rng.below(8) == 0 => RecordHeader::unused(),
-            0 => 32 + 8 * rng.below(5) | (8 * rng.below(3)) << 32,
+            0 => (32 + 8 * rng.below(5)) | (8 * rng.below(3)) << 32,
             24 => 8 * rng.below(3),
             _ => rng.below(u64::MAX),
         }
