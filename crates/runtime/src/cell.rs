@@ -20,6 +20,7 @@ mod reply;
 mod review;
 mod spin;
 mod start;
+mod streams;
 mod supervisor_link;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -97,8 +98,6 @@ struct CellLoop {
     supervisor: SupervisorLink,
     idling: Idling,
     vitals: VitalsWriter,
-    /// A request that must not be executed again.
-    culprit: Option<Culprit>,
     lost_flushes: LostFlushes,
     effects: Vec<Effect>,
     /// When the core wants a tick.
@@ -171,12 +170,12 @@ impl CellLoop {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let mut effects = Vec::new();
         let now = clock::now();
+        let culprit = vitals.take_culprit().filter(|it| it.deaths >= DEATHS_MAX);
         let core = Cell::new(config(start)?, now, &mut effects);
         let mut cell = Self {
             cell: id,
             core,
-            memory: SharedMemory::new(frames, id, epoch).with_vitals(vitals.clone()),
-            culprit: vitals.take_culprit().filter(|it| it.deaths >= DEATHS_MAX),
+            memory: SharedMemory::new(frames, id, epoch).with_vitals(vitals.clone(), culprit),
             peers,
             intake: Intake::new(),
             disk,
@@ -295,6 +294,8 @@ impl CellLoop {
             self.next_look.orders = now.monotonic + ORDERS_EVERY;
             worked |= self.take_orders(now)?;
             self.review(now)?;
+            // Its time is later than that of the turn.
+            worked |= self.take_some_posted(now.monotonic)?;
             self.count_busy(now.monotonic);
             self.show_gauges();
         }
@@ -399,9 +400,7 @@ impl CellLoop {
                 return Ok(());
             }
         };
-        let is_it =
-            |it: &Culprit| (it.client, it.slot, it.seq) == (from.client, from.slot, header.seq);
-        if let Some(culprit) = self.culprit.take_if(|culprit| is_it(culprit)) {
+        if let Some(culprit) = self.memory.take_culprit(from, header.seq) {
             let Culprit { client, slot, deaths, .. } = culprit;
             let of = self.cell;
             warn!(

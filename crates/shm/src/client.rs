@@ -56,8 +56,8 @@ fn payload(slot: SlotNo, shape: Shape, offset: usize, len: usize) -> usize {
 
 /// The client's side. Threads share it; one thread at a time uses a slot.
 pub struct ClientWriter<W = WriteMap> {
-    memory: W,
-    shape: Shape,
+    pub(crate) memory: W,
+    pub(crate) shape: Shape,
 }
 
 impl<W: Store> ClientWriter<W> {
@@ -205,8 +205,8 @@ pub struct Doorbell {
 
 /// The cell's side. Nothing in the segment is trusted.
 pub struct ClientReader<R = ReadMap> {
-    memory: R,
-    shape: Shape,
+    pub(crate) memory: R,
+    pub(crate) shape: Shape,
 }
 
 impl<R: Load> ClientReader<R> {
@@ -327,17 +327,14 @@ impl<R: Load> ClientReader<R> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
-    use std::collections::BTreeSet;
     use std::os::fd::AsFd;
-    use std::time::Duration;
 
     use warren_base::Rng;
     use warren_base::limits::PAYLOAD_MAX;
     use warren_proto::slot::LaneSize;
 
     use super::*;
-    use crate::memory::Waited;
+    use crate::restless::Restless;
     use crate::segment::{Segment, map_read_only};
 
     const SLOTS: usize = 3;
@@ -509,53 +506,10 @@ mod tests {
         assert!(ClientReader::new(map, Shape::large(1)).is_ok());
     }
 
-    /// Memory that changes all the time: a word that is loaded twice differs.
-    struct Restless {
-        seen: RefCell<BTreeSet<usize>>,
-        rng: RefCell<Rng>,
-    }
-
-    impl Restless {
-        fn look(&self, at: usize, len: usize) {
-            let mut seen = self.seen.borrow_mut();
-            assert!(
-                (at..at + len).all(|byte| seen.insert(byte)),
-                "bytes from {at} on are loaded twice"
-            );
-        }
-
-        fn below(&self, bound: usize) -> u32 {
-            self.rng.borrow_mut().below(bound as u64) as u32
-        }
-    }
-
-    impl Load for Restless {
-        fn size(&self) -> usize {
-            usize::MAX
-        }
-
-        fn load32(&self, at: usize, _: Ordering) -> u32 {
-            self.look(at, 4);
-            self.below(2 * PAYLOAD_MAX)
-        }
-
-        fn load64(&self, at: usize, _: Ordering) -> u64 {
-            self.look(at, 8);
-            let body_len = self.below(BODY_MAX + BODY_MAX / 8) as u16;
-            Posted { seq: 1 + self.below(9), cell: CELL.0, body_len }.pack()
-        }
-
-        fn copy_out(&self, at: usize, into: &mut [u8]) {
-            self.look(at, into.len());
-        }
-
-        fn wait32(&self, _: usize, _: u32, _: Option<Duration>) -> Waited {
-            unreachable!("the cell does not sleep here")
-        }
-
-        fn fence() {}
-
-        fn pause() {}
+    /// A line's first word, and its others.
+    fn restless_word(_: usize, rng: &mut Rng) -> u64 {
+        let body_len = rng.below((BODY_MAX + BODY_MAX / 8) as u64) as u16;
+        Posted { seq: 1 + rng.below(9) as u32, cell: CELL.0, body_len }.pack()
     }
 
     /// So a check and a use always see the same value, whatever the client writes meanwhile.
@@ -563,7 +517,7 @@ mod tests {
     fn nothing_of_a_request_is_loaded_twice() {
         let (mut taken, mut body) = (0, Vec::new());
         for seed in 0..2000 {
-            let memory = Restless { seen: RefCell::default(), rng: RefCell::new(Rng::new(seed)) };
+            let memory = Restless::new(seed, 2 * PAYLOAD_MAX, restless_word);
             let reader = ClientReader { memory, shape: shape() };
             if let Ok(Some(header)) = reader.take(CELL, SlotNo(1), 0, &mut body) {
                 assert!(header.payload_len as usize <= PAYLOAD_MAX && body.len() <= BODY_MAX);

@@ -15,6 +15,7 @@
 //! map       ReadMap, WriteMap: the real thing        copy   the bytes of it, soundly
 //! segment   Segment: a sealed memfd
 //! client    ClientWriter, ClientReader: requests     reply  ReplyWriter, ReplyReader: answers
+//! stream    records that a client posts to a cell, and their outcomes
 //! ring      PeerLink: messages between two cells     frames Frames: the buffer cache
 //! vitals    heartbeat, load, where it is parked      wake   WakeFd: wakes a parked cell
 //! processor where a thread is, and whether it sleeps
@@ -38,11 +39,14 @@ mod reply;
 mod ring;
 mod segment;
 mod shard_map;
+mod stream;
 mod vitals;
 mod wake;
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod restless;
 
 pub use client::{ClientReader, ClientWriter, Doorbell, Unreadable};
 pub use clock::now;
@@ -58,5 +62,6 @@ pub use segment::{
     Segment, SegmentError, SegmentKind, map_read_only, map_writable, reopen_read_only,
 };
 pub use shard_map::{SHARD_MAP_LEN, ShardMap, ShardMapError, ShardMapReader, ShardMapWriter};
+pub use stream::{StreamOutcome, find_room};
 pub use vitals::{Counter, Culprit, VITALS_LEN, VitalsReader, VitalsWriter, WatchBit};
 pub use wake::{RingClass, WakeFd};

@@ -4,6 +4,8 @@
 //! other modules. A lost wake-up is a deadlock, which loom reports. The controls at the end run the
 //! same protocols without fences and must fail.
 
+mod stream;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

@@ -48,7 +48,7 @@ pub struct ReplyHeader {
 
 /// The cell's side.
 pub struct ReplyWriter<W = WriteMap> {
-    memory: W,
+    pub(crate) memory: W,
     shape: Shape,
     inherited: bool,
 }
@@ -173,7 +173,7 @@ pub enum WaitOutcome {
 
 /// The client's side.
 pub struct ReplyReader<R = ReadMap> {
-    memory: R,
+    pub(crate) memory: R,
     shape: Shape,
 }
 

@@ -450,10 +450,14 @@ mod tests {
 
     #[test]
     fn the_request_with_which_processes_die_is_found() {
+        [SlotNo(63), SlotNo::STREAM].into_iter().for_each(expect_culprit);
+    }
+
+    fn expect_culprit(slot: SlotNo) {
         let segment = Segment::create("warren-test", VITALS_LEN).unwrap();
         let next =
             |epoch| VitalsWriter::new(segment.map().clone(), CellId(0), Epoch(epoch)).unwrap();
-        let (client, slot) = (ClientId(7), SlotNo(63));
+        let client = ClientId(7);
         assert_eq!(next(1).take_culprit(), None);
         for deaths in 1..4 {
             let writer = next(deaths);

@@ -1,7 +1,8 @@
 //! The memory that a cell shares with its clients, and its frames.
 //!
 //! A client has an entry here from its admission until the core has forgotten it. After its
-//! expulsion it is silenced: the cell does not read what it still writes.
+//! expulsion it is silenced: the loop takes no more requests from it. Only the core may still read
+//! what it had posted before.
 //!
 //! ```text
 //! slot:  rung --offer--> queued --take--> in progress --reply--> idle
@@ -10,6 +11,10 @@
 //! A slot has at most one request queued or in progress, whatever its client writes meanwhile, so
 //! the number of a client's slots bounds its requests. A slot that rings early waits.
 //!
+//! The access of the core is in `access.rs`, and what clients post in `streams.rs`. A client has
+//! one stream, which is named like a slot ([`SlotNo::STREAM`]) and is none: nothing of it is
+//! queued, counted or replied to.
+//!
 //! Each turn looks at the doorbells of the clients that were active lately; [`Activity`] says which
 //! these are, and how the others are noticed.
 //!
@@ -17,22 +22,23 @@
 //! answered. The user is the client's own, or for a front the one that the request names. A request
 //! that waits for a file lock does not count, because other users decide how long it waits.
 
+mod access;
 mod loss_log;
 mod review;
+mod stream;
+mod streams;
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
-use warren_base::limits::BLOCK_SIZE;
-use warren_base::{CellId, ClientId, Epoch, Errno, FixedState, Ino, Instant, SlotNo};
-use warren_cell::{FrameNo, Memory, SlotRef};
+use warren_base::{CellId, ClientId, Epoch, Errno, FixedState, Instant, SlotNo};
+use warren_cell::SlotRef;
 use warren_mailbox::Sender;
 use warren_proto::RequestHeader;
 use warren_proto::slot::Shape;
 use warren_shm::{
-    ClientReader, Doorbell, Frames, Processor, ReplyHeader, ReplyWriter, VitalsWriter, WatchBit,
-    map_read_only, map_writable,
+    ClientReader, Culprit, Doorbell, Frames, Processor, ReplyHeader, ReplyWriter, VitalsWriter,
+    WatchBit, map_read_only, map_writable,
 };
 
 use super::activity::{Activity, Place};
@@ -42,6 +48,7 @@ use crate::error::FleetError;
 use crate::message::ADMIT_DESCRIPTORS;
 use loss_log::LossLog;
 pub(super) use review::{LoggedLosses, Losses};
+use stream::{Stream, Streams};
 
 /// One client's segments, as this cell maps them.
 struct ClientMemory {
@@ -60,6 +67,7 @@ struct ClientMemory {
     counted: u64,
     /// Requests that wait for file locks and so do not count.
     awaits_lock: u64,
+    stream: Stream,
     /// The user of the last request taken from each slot.
     users: Vec<u32>,
     /// The client's own user, unless it acts for many (a front).
@@ -97,6 +105,7 @@ impl ClientMemory {
             in_progress: 0,
             counted: 0,
             awaits_lock: 0,
+            stream: Stream::default(),
             users: vec![0; slots],
             user,
             taken,
@@ -134,11 +143,26 @@ impl ClientMemory {
         rung != 0
     }
 
+    /// The user of the last request taken from the slot, or of the last record read.
+    #[inline]
+    fn user_of(&self, slot: SlotNo) -> u32 {
+        match self.users.get(usize::from(slot.0)) {
+            Some(user) => *user,
+            None => self.user.unwrap_or(self.stream.uid()),
+        }
+    }
+
     /// The slots that are to be offered.
     #[inline]
     fn slots_to_offer(&self) -> u64 {
         if self.silent { 0 } else { self.rung & !(self.queued | self.in_progress) }
     }
+}
+
+/// The bit of a slot. A stream has none: its records are neither queued nor counted.
+#[inline]
+fn bit_of(slot: SlotNo) -> u64 {
+    1_u64.checked_shl(slot.0.into()).unwrap_or(0)
 }
 
 /// Active clients that must become idle when another becomes active and there are too many. More
@@ -166,6 +190,9 @@ pub(super) struct SharedMemory {
     /// Where the last client was that got an answer.
     last_client_at: Option<Processor>,
     meter: Meter,
+    streams: Streams,
+    /// A request or a record that must not be executed again.
+    culprit: Option<Culprit>,
 }
 
 impl SharedMemory {
@@ -184,11 +211,20 @@ impl SharedMemory {
             watched: BTreeMap::new(),
             last_client_at: None,
             meter: Meter::default(),
+            streams: Streams::default(),
+            culprit: None,
         }
     }
 
-    pub(super) fn with_vitals(self, vitals: VitalsWriter) -> Self {
-        Self { vitals: Some(vitals), ..self }
+    pub(super) fn with_vitals(self, vitals: VitalsWriter, culprit: Option<Culprit>) -> Self {
+        Self { vitals: Some(vitals), culprit, ..self }
+    }
+
+    /// Returns the culprit, once, if it is this request.
+    pub(super) fn take_culprit(&mut self, from: SlotRef, seq: u32) -> Option<Culprit> {
+        let is_it =
+            |it: &mut Culprit| (it.client, it.slot, it.seq) == (from.client, from.slot, seq);
+        self.culprit.take_if(is_it)
     }
 
     pub(super) fn frames(&self) -> &Frames {
@@ -237,6 +273,7 @@ impl SharedMemory {
             && let Some(memory) = self.clients[place.0 as usize].take()
         {
             self.activity.remove(client, place);
+            self.streams.unwatch(place);
             let slots = (0..memory.users.len()).filter(|slot| memory.counted >> slot & 1 != 0);
             slots.for_each(|slot| self.decrement(memory.users[slot]));
         }
@@ -404,10 +441,10 @@ impl SharedMemory {
     #[inline]
     pub(super) fn end_turn(&mut self, from: SlotRef) {
         let Some(memory) = self.find_mut(from.client) else { return };
-        let bit = 1 << from.slot.0;
+        let bit = bit_of(from.slot);
         if memory.in_progress & !memory.counted & !memory.awaits_lock & bit != 0 {
             memory.counted |= bit;
-            let uid = memory.users[usize::from(from.slot.0)];
+            let uid = memory.user_of(from.slot);
             *self.in_progress.entry(uid).or_default() += 1;
         }
     }
@@ -415,7 +452,7 @@ impl SharedMemory {
     /// The slot's request waits for a file lock, and counts for no user until it is answered.
     pub(super) fn await_lock(&mut self, from: SlotRef) {
         let Some(memory) = self.find_mut(from.client) else { return };
-        memory.awaits_lock |= 1 << from.slot.0;
+        memory.awaits_lock |= bit_of(from.slot);
         self.discount(from);
         self.eased += 1;
     }
@@ -423,10 +460,10 @@ impl SharedMemory {
     /// The slot's request no longer counts for its user.
     fn discount(&mut self, from: SlotRef) {
         let Some(memory) = self.find_mut(from.client) else { return };
-        let bit = 1 << from.slot.0;
+        let bit = bit_of(from.slot);
         if memory.counted & bit != 0 {
             memory.counted &= !bit;
-            let uid = memory.users[usize::from(from.slot.0)];
+            let uid = memory.user_of(from.slot);
             self.decrement(uid);
         }
     }
@@ -448,7 +485,7 @@ impl SharedMemory {
     ) -> Option<Result<RequestHeader, u32>> {
         let cell = self.cell;
         let memory = self.find_mut(from.client).filter(|memory| !memory.silent)?;
-        let bit = 1 << from.slot.0;
+        let bit = bit_of(from.slot);
         memory.queued &= !bit;
         memory.rung &= !bit;
         let taken = &mut memory.taken[usize::from(from.slot.0)];
@@ -467,14 +504,18 @@ impl SharedMemory {
         }
     }
 
+    /// Replies to the slot's request. A record has no reply, but an outcome.
     pub(super) fn reply(&mut self, to: SlotRef, seq: u32, header: ReplyHeader, body: &[u8]) {
+        if to.slot == SlotNo::STREAM {
+            return;
+        }
         self.eased += 1;
         let place = *self.places.get(&to.client).expect(KNOWN);
         let memory = self.at_mut(place);
-        let bit = 1 << to.slot.0;
+        let bit = bit_of(to.slot);
         memory.in_progress &= !bit;
         memory.awaits_lock &= !bit;
-        let uid = memory.users[usize::from(to.slot.0)];
+        let uid = memory.user_of(to.slot);
         let at = memory.replies.reply(&memory.requests, to.slot, seq, header, body);
         // A slot that rang early can be offered now, which each turn does for active clients alone.
         if !memory.is_active && memory.slots_to_offer() != 0 {
@@ -501,94 +542,12 @@ impl SharedMemory {
     }
 }
 
-impl Memory for SharedMemory {
-    fn frame(&self, frame: FrameNo) -> &[u8; BLOCK_SIZE] {
-        self.frames.frame(frame.0)
-    }
-
-    fn frame_mut(&mut self, frame: FrameNo) -> &mut [u8; BLOCK_SIZE] {
-        self.frames.frame_mut(frame.0)
-    }
-
-    fn payload_to_frame(&mut self, from: SlotRef, offset: usize, frame: FrameNo, at: Range<usize>) {
-        let place = *self.places.get(&from.client).expect(KNOWN);
-        let client = self.clients[place.0 as usize].as_ref().expect(KNOWN);
-        let into = &mut self.frames.frame_mut(frame.0)[at];
-        client.requests.copy_payload(from.slot, offset, into);
-    }
-
-    fn frame_to_payload(&mut self, frame: FrameNo, at: Range<usize>, to: SlotRef, offset: usize) {
-        let bytes = &self.frames.frame(frame.0)[at];
-        self.client(to.client).replies.write_payload(to.slot, offset, bytes);
-    }
-
-    fn read_payload(&mut self, from: SlotRef, into: &mut [u8]) {
-        self.client(from.client).requests.copy_payload(from.slot, 0, into);
-    }
-
-    fn write_payload(&mut self, to: SlotRef, bytes: &[u8]) {
-        self.client(to.client).replies.write_payload(to.slot, 0, bytes);
-    }
-
-    fn zero_payload(&mut self, to: SlotRef, offset: usize, len: usize) {
-        self.client(to.client).replies.zero_payload(to.slot, offset, len);
-    }
-
-    fn executes(&mut self, request: Option<(SlotRef, u32)>) {
-        if let Some((from, _)) = request
-            && let Some(memory) = self.find(from.client)
-        {
-            let uid = memory.users[usize::from(from.slot.0)];
-            self.meter.run(uid);
-        }
-        let Some(vitals) = &self.vitals else { return };
-        match request {
-            Some((from, seq)) => vitals.run(from.client, from.slot, seq),
-            None => vitals.rest(),
-        }
-    }
-
-    fn store_word(&mut self, client: ClientId, word: u32, stamp: u64) {
-        self.client(client).replies.store_word(word, stamp);
-    }
-
-    fn is_idle(&self, client: ClientId, ino: Ino) -> bool {
-        self.find(client).is_some_and(|memory| memory.requests.is_idle(ino))
-    }
-
-    fn mark_closed(&mut self, client: ClientId, ino: Ino) {
-        self.client(client).replies.mark_closed(ino);
-    }
-
-    fn mark(&mut self, hash: u64) {
-        if let Some(vitals) = &self.vitals {
-            vitals.mark(hash);
-        }
-    }
-
-    fn is_marked(&self, hash: u64) -> bool {
-        self.vitals.as_ref().is_none_or(|vitals| vitals.is_marked(hash))
-    }
-
-    fn watch(&mut self, ino: Ino, is_watched: bool) {
-        let bit = WatchBit::of(ino);
-        let count = self.watched.entry(bit).or_default();
-        *count = if is_watched { *count + 1 } else { count.saturating_sub(1) };
-        let is_set = *count > 0;
-        if !is_set {
-            self.watched.remove(&bit);
-        }
-        if let Some(vitals) = &self.vitals {
-            vitals.watch(bit, is_set, self.watched.len() as u32);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::activity::{ACTIVE_MAX, LATELY};
     use super::*;
     use warren_base::limits::PAYLOAD_MAX;
+    use warren_cell::{FrameNo, Memory};
     use warren_proto::Wire;
     use warren_proto::slot::LaneSize;
     use warren_shm::{ClientWriter, ReplyReader, Segment};

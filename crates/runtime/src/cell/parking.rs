@@ -101,13 +101,13 @@ impl CellLoop {
         self.vitals.park();
         self.vitals.set_spinners(0);
         self.next_look = NextLook::AT_ONCE;
-        let outcome = match self.turn(now) {
-            Ok((false, now)) => {
-                let limit = self.wake.map_or(SLEEP_MAX, |at| (at - now).min(SLEEP_MAX));
-                self.sleep(limit.min(self.retry_after()))
+        let outcome = self.turn(now).and_then(|(worked, now)| {
+            if worked || self.take_rest_of_posted(now)? {
+                return Ok(());
             }
-            outcome => outcome.map(drop),
-        };
+            let limit = self.wake.map_or(SLEEP_MAX, |at| (at - now).min(SLEEP_MAX));
+            self.sleep(limit.min(self.retry_after()).min(self.sleep_while_posted(now)))
+        });
         self.vitals.set_spinners(1);
         self.idling.shown = None;
         self.show_processor();

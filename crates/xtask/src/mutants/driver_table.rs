@@ -57,6 +57,14 @@ pub(super) const DRIVER_MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
+        file: "crates/runtime/src/cell/memory/streams.rs",
+        what: "any request may be posted",
+        find: "request.ok().filter(Request::is_postable)",
+        replace: "request.ok()",
+        found_by: RUNTIME,
+        is_proven: true,
+    },
+    Mutant {
         file: "crates/runtime/src/cell/intake.rs",
         what: "under pressure requests of all clients pass",
         find: "own < least || may_take(uid, own, live, TASKS_MAX)",
