@@ -12,8 +12,10 @@
 
 use warren_base::{ClientId, Errno, Ino, InodeFlags};
 use warren_proto::stream::Delegated;
-use warren_proto::{AccessMode, Answer, FileKind, LeaseKey, LockKey, LockMode, Request};
+use warren_proto::{AccessMode, Answer, FileKind, LeaseKey, LockKey, LockMode, Request, Step};
 
+use crate::apply::step;
+use crate::budget::Reservation;
 use crate::plant::Plant;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
@@ -24,7 +26,9 @@ use crate::turn::Turn;
 
 /// Pages that a client may write by posts between two replies, from the most that is set aside to
 /// the least that pays.
-const CREDITS: [u32; 3] = [1024, 128, 16];
+const CREDITS: [u32; 4] = [1024, 256, CREDIT_WANTED, 16];
+/// For so many pages the shard takes more chunks, while most of them are free.
+const CREDIT_WANTED: u32 = 64;
 
 /// What a task does with an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -240,7 +244,7 @@ pub(crate) fn delegate_beside(
         return None;
     }
     let ring = turn.sessions.clients.stream_ring(client)?;
-    let credit = set_aside(shard, ino, client)?;
+    let credit = set_aside(shard, ino, client, turn)?;
     if !turn.plants(Plant::DelegateBesideCopies) {
         turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
     }
@@ -249,7 +253,6 @@ pub(crate) fn delegate_beside(
         turn.sessions.streams.open(client, executed, ring);
         turn.driver.memory.watch_stream(client, true);
     }
-    turn.sessions.streams.set_earliest(client, turn.driver.now.wall);
     let lease = turn.grant(&mut shard.leases, LeaseKey::Delegate(ino), client);
     Some(Box::new(Delegated { attr, lease, credit }))
 }
@@ -277,11 +280,20 @@ fn may_delegate(shard: &Shard, ino: Ino, client: ClientId, turn: &Turn<'_>) -> b
 
 /// Delegates the inode, and sets blocks aside for pages that the client may post. Returns their
 /// number, `None` if there is no room.
-fn set_aside(shard: &mut Shard, ino: Ino, client: ClientId) -> Option<u32> {
+fn set_aside(shard: &mut Shard, ino: Ino, client: ClientId, turn: &mut Turn<'_>) -> Option<u32> {
     let budget = shard.budget();
-    let room = shard.room().saturating_sub(shard.space.private());
-    let fits = |credit: &u32| budget.admit(room, budget.posts((*credit).into())).is_some();
-    let credit = CREDITS.into_iter().find(fits)?;
+    let fits = |shard: &Shard, credit: u32| {
+        let room = shard.room().saturating_sub(shard.space.private());
+        budget.admit(room, budget.posts(credit.into())).is_some()
+    };
+    while !fits(shard, CREDIT_WANTED)
+        && !turn.chunks.is_half_gone(false)
+        && let Some(chunk) = turn.chunks.take_allocated()
+    {
+        let claimed = Step::Claimed { shard: shard.id, chunk };
+        step(shard, claimed, &mut Reservation::empty(), turn);
+    }
+    let credit = CREDITS.into_iter().find(|credit| fits(shard, *credit))?;
     let need = budget.posts(credit.into());
     shard.leases.delegations.insert(ino, client, credit, need.blocks);
     Some(credit)

@@ -27,9 +27,16 @@ struct Delegation {
     attr: Attr,
     guard: Guard,
     credit: u32,
-    /// Each page up to the size is allocated, and none behind it. Otherwise the number of blocks is
-    /// known to the cell alone.
+    known: Known,
+}
+
+/// What the client knows of the blocks of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Known {
+    /// Each page up to the size is allocated, and none behind it.
     is_dense: bool,
+    /// The number of blocks is right.
+    is_exact: bool,
 }
 
 /// A change that may be posted: where, under which guard, and what it leads to.
@@ -37,11 +44,12 @@ struct Delegation {
 pub struct Post {
     pub cell: CellId,
     pub guard: Guard,
-    /// The reply of the cell, without a lease.
+    /// The reply of the cell, without a lease. `Done` also stands for attributes that only the cell
+    /// knows.
     pub reply: Reply,
     pub time: Timestamp,
     attr: Attr,
-    is_dense: bool,
+    known: Known,
     cost: u32,
 }
 
@@ -62,7 +70,7 @@ impl Post {
 
     /// The attributes of the inode after it, unless only the cell knows them.
     pub fn attr(&self) -> Option<&Attr> {
-        self.is_dense.then_some(&self.attr)
+        self.known.is_exact.then_some(&self.attr)
     }
 }
 
@@ -84,12 +92,13 @@ impl Delegations {
         // One request in a slot cannot both allocate a page behind the end and leave a hole before
         // it.
         let has_all = attr.blocks == predict::pages_of(attr.size);
-        let was_dense = before.is_some_and(|before| before.is_dense);
+        let was_dense = before.is_some_and(|before| before.known.is_dense);
         let is_dense = has_all && (was_dense || attr.size == 0);
+        let known = Known { is_dense, is_exact: true };
         if self.by_inode.len() >= DELEGATIONS_MAX {
             self.by_inode.clear();
         }
-        self.by_inode.insert(attr.ino, Delegation { attr, guard, credit, is_dense });
+        self.by_inode.insert(attr.ino, Delegation { attr, guard, credit, known });
     }
 
     pub(crate) fn discard(&mut self, ino: Ino) {
@@ -122,9 +131,9 @@ impl Delegations {
         if cost > delegation.credit {
             return None;
         }
-        let (reply, attr, is_dense) = outcome(delegation, request, payload, access, who, now)?;
+        let (reply, attr, known) = outcome(delegation, request, payload, access, who, now)?;
         let guard = delegation.guard;
-        Some(Post { cell: guard.cell, guard, reply, time: now, attr, is_dense, cost })
+        Some(Post { cell: guard.cell, guard, reply, time: now, attr, known, cost })
     }
 
     /// The record of the change is published.
@@ -133,14 +142,14 @@ impl Delegations {
             && delegation.guard == post.guard
         {
             delegation.attr = post.attr;
-            delegation.is_dense = post.is_dense;
+            delegation.known = post.known;
             delegation.credit -= post.cost;
         }
     }
 }
 
-/// The reply of the cell, the attributes afterwards, and whether the file is dense. `None` if the
-/// cell may refuse the request, or only the cell knows what it leads to.
+/// The reply of the cell, the attributes afterwards, and what is known of the blocks. `None` if the
+/// cell may refuse the request, or only the cell knows the reply.
 fn outcome(
     delegation: &Delegation,
     request: &Request,
@@ -148,8 +157,8 @@ fn outcome(
     access: AccessMode,
     who: &Credentials,
     now: Timestamp,
-) -> Option<(Reply, Attr, bool)> {
-    let Delegation { attr, is_dense, .. } = delegation;
+) -> Option<(Reply, Attr, Known)> {
+    let Delegation { attr, known: Known { is_dense, is_exact }, .. } = delegation;
     match *request {
         Request::Write { position, kill_privileges, write_back: false, direct: false, .. } => {
             let offset = match position {
@@ -165,7 +174,7 @@ fn outcome(
             let range = (offset, payload as u64);
             let (attr, is_dense) = predict::written(attr, *is_dense, range, strips, now);
             let reply = Reply::Written { len: payload as u32, size: end.max(attr.size) };
-            may_write.then_some((reply, attr, is_dense))
+            may_write.then_some((reply, attr, Known { is_dense, is_exact: is_dense }))
         }
         Request::SetAttr { handle: Some(_), set, .. } => {
             let value = InodeValue { attr: *attr, parent: Ino(0), entries: 0, acl: None };
@@ -176,10 +185,11 @@ fn outcome(
             let checked: Result<(), Errno> = set_attr::check_set(&set, &value, writable, who);
             checked.ok()?;
             let (attr, is_dense) = predict::set(attr, *is_dense, &set, who, now);
-            let known = is_dense || set.size.is_none();
-            known.then_some((Reply::Attr { attr, lease: None }, attr, is_dense))
+            let is_exact = is_dense || *is_exact && set.size.is_none();
+            let reply = if is_exact { Reply::Attr { attr, lease: None } } else { Reply::Done };
+            Some((reply, attr, Known { is_dense, is_exact }))
         }
-        Request::Close { .. } => Some((Reply::Done, *attr, *is_dense)),
+        Request::Close { .. } => Some((Reply::Done, *attr, delegation.known)),
         _ => None,
     }
 }

@@ -45,7 +45,7 @@ impl Core {
             Event::Refuse { from, header } => self.accept_request(*from, header, None, turn),
             _ => None,
         };
-        let (was_ready, mut is_review) = (turn.fleet.readiness.is_ready(), false);
+        let mut is_review = false;
         match event {
             Event::Request { from, header, request } => {
                 if let Some(who) = who {
@@ -75,10 +75,6 @@ impl Core {
             }
         }
         self.run_ready(turn);
-        if !was_ready && turn.fleet.readiness.is_ready() {
-            self.inherit_streams(turn);
-            self.run_ready(turn);
-        }
         if is_review {
             self.review(turn);
         }
@@ -176,11 +172,7 @@ impl Core {
             Order::Rule { client, rules } => turn.sessions.clients.set_rules(client, rules),
             // The log must be replayed first, because it may name the client.
             Order::Expel { client } if !self.replay.is_done() => self.replay.early.expel(client),
-            Order::Expel { client } => {
-                if self.leave_stream(client, turn) {
-                    self.expel(client, turn);
-                }
-            }
+            Order::Expel { client } => self.end_client(client, turn),
             Order::Drain { number } => self.checkpoint.drain(number, turn),
             Order::Write { number, count } => self.checkpoint.start_writing(number, count, turn),
             Order::Switched { number, is_whole } => {

@@ -229,8 +229,9 @@ impl Core {
         }
         self.replay.end();
         turn.fleet.readiness.recovered();
+        self.inherit_streams(turn);
         for client in self.replay.early.take_expelled() {
-            self.expel(client, turn);
+            self.end_client(client, turn);
         }
         let orphans = self.shards.values().filter_map(|shard| shard.orphans().ok()).flatten();
         for ino in orphans {

@@ -4,7 +4,9 @@
 //! client, and waits for none: only for I/O, frames and room in the log. Any other record is
 //! skipped with EAGAIN, and its client, which waits for the outcome, sends the request in a slot.
 
-use warren_base::{ClientId, Errno, SlotNo};
+use std::time::Duration;
+
+use warren_base::{ClientId, Errno, SlotNo, Timestamp};
 use warren_proto::stream::StreamPos;
 use warren_proto::{AccessMode, Answer, Reply, Request};
 
@@ -21,6 +23,10 @@ use crate::turn::Turn;
 
 /// Records of one client that are executed before the cell takes in the next event.
 const RECORDS_A_TURN: usize = 64;
+
+/// A cell's process may be held up for so long between its look at the clock and a record that is
+/// posted meanwhile.
+const LATE: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Executes the records that are wanted.
@@ -66,11 +72,10 @@ impl Core {
         let Some(who) = who.filter(|_| is_allowed) else {
             return finish_record(client, end, &Err(Errno::EAGAIN), turn);
         };
-        let now = turn.driver.now.wall;
-        let limited = turn.sessions.streams.begin(client, end, time, now);
+        turn.sessions.streams.begin(client, end);
         let id = turn.waits.new_id();
         let mut task = Task::new(id, Work::Request { from, header, request, who });
-        task.state.posted_at = Some(if turn.plants(Plant::BelieveTime) { time } else { limited });
+        task.state.posted_at = Some(time);
         self.run(task, turn);
     }
 
@@ -83,8 +88,9 @@ impl Core {
     ) -> Result<(), Stop> {
         let Work::Request { from, request, .. } = &task.work else { return Ok(()) };
         let state = &mut task.state;
-        if from.slot == SlotNo::STREAM {
+        if let Some(time) = state.posted_at {
             state.credit = credit_of(&self.shards, request);
+            turn.driver.now.wall = limit_time(&self.shards, request, time, turn)?;
             return Ok(());
         }
         if request.ends_tasks() {
@@ -112,15 +118,16 @@ impl Core {
     }
 
     /// The client's process is gone. It is expelled when everything that it has posted is executed.
-    /// Returns whether that is so.
-    pub(super) fn leave_stream(&mut self, client: ClientId, turn: &mut Turn<'_>) -> bool {
-        if !turn.sessions.streams.has(client) {
-            return true;
+    pub(super) fn end_client(&mut self, client: ClientId, turn: &mut Turn<'_>) {
+        if turn.sessions.streams.has(client) {
+            end_all(&mut self.shards, client, turn);
+            self.look_at_stream(client, turn);
+            turn.sessions.streams.leave(client);
+            if !turn.sessions.streams.has_left(client) {
+                return;
+            }
         }
-        end_all(&mut self.shards, client, turn);
-        self.look_at_stream(client, turn);
-        turn.sessions.streams.leave(client);
-        turn.sessions.streams.has_left(client)
+        self.expel(client, turn);
     }
 
     /// The client is gone.
@@ -153,7 +160,7 @@ impl Core {
         }
     }
 
-    /// A successor is about to serve: it continues the streams of its predecessor's clients.
+    /// A successor has replayed its log: it continues the streams of its predecessor's clients.
     pub(super) fn inherit_streams(&mut self, turn: &mut Turn<'_>) {
         let clients: Vec<ClientId> = turn.sessions.clients.all().collect();
         for client in clients {
@@ -193,6 +200,25 @@ fn is_covered(shards: &Shards, request: &Request, client: ClientId, turn: &Turn<
                 && shard.opens.has_open(ino, client, writes)
         }
     }
+}
+
+/// The time of a record's changes: that which its client has chosen, if it can be true. It is not
+/// before the last change of the inode, which the client knows.
+fn limit_time(
+    shards: &Shards,
+    request: &Request,
+    time: Timestamp,
+    turn: &Turn<'_>,
+) -> Result<Timestamp, Stop> {
+    let now = turn.driver.now.wall;
+    if turn.plants(Plant::BelieveTime) {
+        return Ok(time);
+    }
+    let latest = Timestamp(now.0.wrapping_add(LATE.as_nanos() as i64));
+    let time = if time > latest { now } else { time };
+    let shard = request.inode().and_then(|ino| Some((ino, shards.get(&ino.shard())?)));
+    let Some((ino, shard)) = shard else { return Ok(now) };
+    Ok(shard.inode(ino)?.map_or(now, |inode| inode.ctime.max(time)))
 }
 
 /// The blocks that are set aside for a record.

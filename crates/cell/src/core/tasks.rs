@@ -87,10 +87,8 @@ impl Core {
         if request.is_some() {
             turn.driver.memory.executes(request);
         }
+        // A record has a time of its own.
         let wall = turn.driver.now.wall;
-        if let Some(time) = task.state.posted_at {
-            turn.driver.now.wall = time;
-        }
         let is_finished = self.run_task(&mut task, turn);
         turn.driver.now.wall = wall;
         if request.is_some() {

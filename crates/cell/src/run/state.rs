@@ -64,7 +64,7 @@ pub(crate) struct TaskState {
     pub(crate) decided: Option<Box<Decided>>,
     /// Ends of streams up to which records have to be executed before the task may run.
     pub(crate) ends: Vec<(ClientId, StreamPos)>,
-    /// For a record: the time of its changes, and the blocks that are set aside for them.
+    /// For a record: the time that its client has chosen, and the blocks that are set aside.
     pub(crate) posted_at: Option<Timestamp>,
     pub(crate) credit: u64,
 }

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
-use warren_base::{ClientId, FixedState, Ino, Timestamp};
+use warren_base::{ClientId, FixedState, Ino};
 use warren_proto::stream::StreamPos;
 
 /// ```text
@@ -44,8 +44,6 @@ struct Stream {
     ending: Vec<(Ino, StreamPos)>,
     /// The client is gone; it is expelled once the stream is executed.
     is_leaving: bool,
-    /// No record has a time before this.
-    not_before: Option<Timestamp>,
     /// How far it was executed at the last review.
     reviewed: StreamPos,
 }
@@ -88,7 +86,6 @@ impl Streams {
             inherited: None,
             ending: Vec::new(),
             is_leaving: false,
-            not_before: None,
             reviewed: executed,
         });
     }
@@ -153,20 +150,11 @@ impl Streams {
         Some((stream.executed, stream.goal))
     }
 
-    /// The record that ends there is under way. Returns the time of its changes: that of the record
-    /// if that can be true.
-    pub(crate) fn begin(
-        &mut self,
-        client: ClientId,
-        end: StreamPos,
-        time: Timestamp,
-        now: Timestamp,
-    ) -> Timestamp {
-        let Some(stream) = self.streams.get_mut(&client) else { return now };
-        stream.state = State::Running(end);
-        let time = stream.not_before.map_or(time, |earliest| earliest.max(time)).min(now);
-        stream.not_before = Some(time);
-        time
+    /// The record that ends there is under way.
+    pub(crate) fn begin(&mut self, client: ClientId, end: StreamPos) {
+        if let Some(stream) = self.streams.get_mut(&client) {
+            stream.state = State::Running(end);
+        }
     }
 
     /// The record that ends there is executed.
@@ -229,14 +217,6 @@ impl Streams {
         self.inherited -= usize::from(stream.inherited.take().is_some());
     }
 
-    /// No change that the client posts from now on may have an earlier time.
-    pub(crate) fn set_earliest(&mut self, client: ClientId, time: Timestamp) {
-        if let Some(stream) = self.streams.get_mut(&client) {
-            let earliest = stream.not_before.map_or(time, |earliest| earliest.max(time));
-            stream.not_before = Some(earliest);
-        }
-    }
-
     /// The client is expelled once its stream is executed.
     pub(crate) fn leave(&mut self, client: ClientId) {
         if let Some(stream) = self.streams.get_mut(&client) {
@@ -278,7 +258,6 @@ mod tests {
 
     const CLIENT: ClientId = ClientId(3);
     const RING: usize = 4096;
-    const NOW: Timestamp = Timestamp(100);
 
     fn at(bytes: usize) -> StreamPos {
         StreamPos(0).after(bytes)
@@ -299,12 +278,12 @@ mod tests {
         streams.want(CLIENT, at(64));
         assert_eq!(streams.next_ready(), Some(CLIENT));
         assert_eq!(streams.next_record(CLIENT), Some((at(0), at(128))));
-        streams.begin(CLIENT, at(64), NOW, NOW);
+        streams.begin(CLIENT, at(64));
         assert_eq!(streams.next_record(CLIENT), None, "one is under way");
         streams.finish(CLIENT, at(64));
         assert_eq!(streams.next_ready(), Some(CLIENT));
         assert_eq!(streams.next_record(CLIENT), Some((at(64), at(128))));
-        streams.begin(CLIENT, at(128), NOW, NOW);
+        streams.begin(CLIENT, at(128));
         streams.finish(CLIENT, at(128));
         assert!(streams.is_past(CLIENT, at(128)));
         assert_eq!(streams.next_ready(), Some(CLIENT));
@@ -326,14 +305,6 @@ mod tests {
     }
 
     #[test]
-    fn times_follow_each_other_and_are_never_in_the_future() {
-        let mut streams = opened();
-        streams.set_earliest(CLIENT, Timestamp(50));
-        let mut time = |time| streams.begin(CLIENT, at(8), Timestamp(time), NOW);
-        assert_eq!([time(10), time(70), time(60), time(500)].map(|it| it.0), [50, 70, 70, 100]);
-    }
-
-    #[test]
     fn a_stream_of_a_predecessor_is_inherited_until_it_is_executed() {
         let mut streams = opened();
         streams.inherit(CLIENT, at(16));
@@ -341,7 +312,7 @@ mod tests {
         assert_eq!(streams.next_ready(), Some(CLIENT));
         for (end, is_left) in [(8, true), (16, false)] {
             assert!(streams.next_record(CLIENT).is_some());
-            streams.begin(CLIENT, at(end), NOW, NOW);
+            streams.begin(CLIENT, at(end));
             streams.finish(CLIENT, at(end));
             assert_eq!(streams.is_inherited(CLIENT), is_left);
         }
@@ -355,7 +326,7 @@ mod tests {
         streams.leave(CLIENT);
         assert!(!streams.has_left(CLIENT));
         assert!(streams.next_ready().is_some() && streams.next_record(CLIENT).is_some());
-        streams.begin(CLIENT, at(8), NOW, NOW);
+        streams.begin(CLIENT, at(8));
         streams.finish(CLIENT, at(8));
         assert!(streams.has_left(CLIENT));
         streams.remove(CLIENT);
@@ -368,7 +339,7 @@ mod tests {
         streams.open(ClientId(4), at(8), RING);
         streams.want(CLIENT, at(8));
         assert!(streams.next_ready().is_some() && streams.next_record(CLIENT).is_some());
-        streams.begin(CLIENT, at(8), NOW, NOW);
+        streams.begin(CLIENT, at(8));
         streams.finish(CLIENT, at(8));
         assert_eq!(streams.take_unused(), [ClientId(4)]);
         assert_eq!(streams.take_unused(), [CLIENT, ClientId(4)]);

@@ -15,7 +15,8 @@ use warren_base::{CellId, Errno, Rng, Timestamp};
 use warren_client::{Op, Post, Send};
 use warren_proto::stream::RecordHeader;
 use warren_proto::{
-    AccessMode, Answer, Capabilities, Handle, Position, Request, RequestHeader, SetAttr, SetTime,
+    AccessMode, Answer, Capabilities, Handle, Position, Reply, Request, RequestHeader, SetAttr,
+    SetTime,
 };
 
 use super::World;
@@ -113,7 +114,9 @@ pub(super) fn draw_change(world: &mut World, at: At) -> Option<(Op, Vec<u8>)> {
     let set = SetAttr { kill_privileges: rng.chance(1, 3), ..SetAttr::default() };
     let times = [None, Some(SetTime::Now), Some(SetTime::At(now))];
     let set = match rng.below(16) {
-        0 => return Some((Op::Ino(Request::Close { handle }, Capabilities::default()), Vec::new())),
+        0 => {
+            return Some((Op::Ino(Request::Close { handle }, Capabilities::default()), Vec::new()));
+        }
         1 => SetAttr { mode: Some(*rng.pick(&[0o600, 0o644, 0o6755])), ..set },
         2 => SetAttr { atime: *rng.pick(&times), mtime: *rng.pick(&times), ..set },
         3 => SetAttr { size: Some(rng.below(reach)), ..set },
@@ -191,7 +194,9 @@ fn plan(world: &mut World, at: At, request: &Request, payload: usize) -> Option<
     let (_, access) = *held?;
     let words = world.fleet.lanes.words_of(client.id);
     let who = (&*client.credentials, now);
-    client.cache.plan_post(request, payload, access, who, &words)
+    let post = client.cache.plan_post(request, payload, access, who, &words)?;
+    let is_known = post.reply != Reply::Done || matches!(request, Request::Close { .. });
+    is_known.then_some(post)
 }
 
 /// Loads the word of a change that was published.

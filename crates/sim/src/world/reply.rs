@@ -57,6 +57,9 @@ pub(super) fn client_answered(
     let Asked { request, mut operation, is_cancelled, again, .. } = asked;
     let again = again.filter(|_| !world.clients[client].is_gone);
     world.last_return = world.fleet.sim.now;
+    if delegated.is_some() {
+        world.fleet.sim.count("a file delegated");
+    }
     let payload = payload_of(&mut world.fleet, from, (to, seq), &answer);
     if again.is_none() {
         keep_changed(world, client, &mut changed, from);
