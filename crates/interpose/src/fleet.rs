@@ -44,6 +44,7 @@ mod held;
 mod listings;
 pub(crate) mod names;
 mod place;
+mod posts;
 pub(crate) mod syncs;
 pub(crate) mod watches;
 pub(crate) mod written;
@@ -115,6 +116,7 @@ pub(crate) fn admit(
     let mut slow = Slow {
         slot: connection.slot().ok_or(c"no slot")?,
         closing: connection.slot().ok_or(c"no slot")?,
+        posts: connection.posts(),
         syncing: (0..SYNCS).filter_map(|_| connection.slot()).collect(),
         cache: Cache::new(COPIES),
         caller: Caller { credentials: Arc::new(credentials()), near: CellId(0) },

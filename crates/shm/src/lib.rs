@@ -49,7 +49,7 @@ mod model;
 mod restless;
 
 pub use client::{ClientReader, ClientWriter, Doorbell, Unreadable};
-pub use clock::now;
+pub use clock::{now, wall};
 #[cfg(feature = "cells")]
 pub use frames::Frames;
 pub use map::{ReadMap, Region, WriteMap};

@@ -15,6 +15,7 @@ use warren_shm::Region;
 
 use crate::admission::Admission;
 use crate::error::TransportError;
+use crate::posts::Posts;
 use crate::segments::{InFlight, Segments};
 use crate::slot::Slot;
 
@@ -46,6 +47,11 @@ impl Connection {
     pub fn await_slot(&self, timeout: Duration) -> Option<Slot> {
         let number = self.shared.await_slot(timeout)?;
         Some(Slot::new(Arc::clone(&self.shared), number))
+    }
+
+    /// The streams of the client, which one part of the process uses.
+    pub fn posts(&self) -> Posts {
+        Posts::new(Arc::clone(&self.shared))
     }
 
     /// The current value of a cell's lease word.

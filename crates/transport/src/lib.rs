@@ -7,6 +7,7 @@
 //! packet      bytes and descriptors over a socket
 //! admission   a place in a fleet            connection  its use, shared by threads
 //! segments    what they share               slot        a request under way, or a whole call
+//! posts       changes that are not waited for
 //! ```
 
 #![cfg_attr(not(test), no_std)]
@@ -20,6 +21,7 @@ pub mod control;
 mod error;
 pub mod packet;
 pub mod place;
+mod posts;
 mod segments;
 mod slot;
 mod spin;
@@ -27,5 +29,6 @@ mod spin;
 pub use admission::{Admission, ConnectOptions};
 pub use connection::{Connection, REGIONS_MAX};
 pub use error::TransportError;
+pub use posts::Posts;
 pub use segments::InFlight;
 pub use slot::{Authority, Slot};

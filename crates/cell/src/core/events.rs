@@ -32,7 +32,7 @@ impl Core {
     pub(crate) fn take_in<'a>(&mut self, event: Event, shared: &'a mut Shared, driver: Driver<'a>) {
         let turn = &mut shared.turn(driver);
         revoke_late(&mut self.shards, turn);
-        turn.sessions.streams.resume();
+        turn.sessions.streams.resume(turn.driver.now.wall);
         self.forget_displaced_leases(turn.sessions);
         turn.waits.wake_all(WaitKey::Turn);
         if self.replay.frames.must_keep() {

@@ -4,8 +4,6 @@
 //! client, and waits for none: only for I/O, frames and room in the log. Any other record is
 //! skipped with EAGAIN, and its client, which waits for the outcome, sends the request in a slot.
 
-use std::time::Duration;
-
 use warren_base::{ClientId, Errno, SlotNo, Timestamp};
 use warren_proto::stream::StreamPos;
 use warren_proto::{AccessMode, Answer, Reply, Request};
@@ -23,10 +21,6 @@ use crate::turn::Turn;
 
 /// Records of one client that are executed before the cell takes in the next event.
 const RECORDS_A_TURN: usize = 64;
-
-/// A cell's process may be held up for so long between its look at the clock and a record that is
-/// posted meanwhile.
-const LATE: Duration = Duration::from_secs(1);
 
 impl Core {
     /// Executes the records that are wanted.
@@ -90,7 +84,7 @@ impl Core {
         let state = &mut task.state;
         if let Some(time) = state.posted_at {
             state.credit = credit_of(&self.shards, request);
-            turn.driver.now.wall = limit_time(&self.shards, request, time, turn)?;
+            turn.driver.now.wall = limit_time(&self.shards, (from.client, request), time, turn)?;
             return Ok(());
         }
         if request.ends_tasks() {
@@ -206,7 +200,7 @@ fn is_covered(shards: &Shards, request: &Request, client: ClientId, turn: &Turn<
 /// before the last change of the inode, which the client knows.
 fn limit_time(
     shards: &Shards,
-    request: &Request,
+    (client, request): (ClientId, &Request),
     time: Timestamp,
     turn: &Turn<'_>,
 ) -> Result<Timestamp, Stop> {
@@ -214,8 +208,7 @@ fn limit_time(
     if turn.plants(Plant::BelieveTime) {
         return Ok(time);
     }
-    let latest = Timestamp(now.0.wrapping_add(LATE.as_nanos() as i64));
-    let time = if time > latest { now } else { time };
+    let time = turn.sessions.streams.limit_time(client, time, now);
     let shard = request.inode().and_then(|ino| Some((ino, shards.get(&ino.shard())?)));
     let Some((ino, shard)) = shard else { return Ok(now) };
     Ok(shard.inode(ino)?.map_or(now, |inode| inode.ctime.max(time)))

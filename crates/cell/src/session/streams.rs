@@ -11,10 +11,16 @@
 //! Invariant: a task that waits for a stream holds no lock, and what it waits for has an end.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use hashbrown::HashMap;
-use warren_base::{ClientId, FixedState, Ino};
+use warren_base::{ClientId, FixedState, Ino, Timestamp};
 use warren_proto::stream::StreamPos;
+
+/// A cell's process may be held up for so long between its look at the clock and a record that is
+/// posted meanwhile.
+const LATE: Duration = Duration::from_secs(1);
+const LATE_INHERITED: Duration = Duration::from_secs(2 * 3600);
 
 /// ```text
 /// Idle ──want──▶ Ready ──begin──▶ Running ──finish──▶ Ready or Idle
@@ -56,6 +62,9 @@ pub(crate) struct Streams {
     yielded: Vec<ClientId>,
     /// The number of inherited streams that are not executed.
     inherited: usize,
+    /// The latest time of day that the cell has seen: clients may have seen it, too, if the clock
+    /// was set back since.
+    latest: Option<Timestamp>,
 }
 
 impl Streams {
@@ -202,12 +211,28 @@ impl Streams {
         self.yielded.push(client);
     }
 
-    /// A new event begins.
+    /// A new event begins, at this time of day.
     #[inline]
-    pub(crate) fn resume(&mut self) {
+    pub(crate) fn resume(&mut self, now: Timestamp) {
+        self.latest = self.latest.max(Some(now));
         if !self.yielded.is_empty() {
             self.ready.extend(self.yielded.drain(..));
         }
+    }
+
+    /// The time of a record's changes: that which its client has chosen if it can be true, else
+    /// `now`. The client may have looked at the clock later than the cell.
+    pub(crate) fn limit_time(
+        &self,
+        client: ClientId,
+        time: Timestamp,
+        now: Timestamp,
+    ) -> Timestamp {
+        // Between two processes of the cell the clock may have been set back by more.
+        let margin = if self.is_inherited(client) { LATE_INHERITED } else { LATE };
+        let latest = self.latest.map_or(now, |latest| latest.max(now));
+        let is_possible = time <= Timestamp(latest.0.wrapping_add(margin.as_nanos() as i64));
+        if is_possible { time } else { now }
     }
 
     /// Nothing behind what is executed can be read.
@@ -302,6 +327,20 @@ mod tests {
             streams.want(CLIENT, at(64));
             assert_eq!(streams.next_record(CLIENT), None);
         }
+    }
+
+    #[test]
+    fn a_time_that_cannot_be_true_is_that_of_the_turn() {
+        let mut streams = opened();
+        let (now, hour) = (Timestamp(100), 3_600_000_000_000);
+        let limited = |streams: &Streams, time| streams.limit_time(CLIENT, Timestamp(time), now).0;
+        streams.resume(now);
+        assert_eq!([10, 200, hour].map(|time| limited(&streams, time)), [10, 200, 100]);
+        streams.resume(Timestamp(hour));
+        streams.resume(now);
+        assert_eq!([hour, 2 * hour].map(|time| limited(&streams, time)), [hour, 100]);
+        streams.inherit(CLIENT, at(8));
+        assert_eq!([2 * hour, 4 * hour].map(|time| limited(&streams, time)), [2 * hour, 100]);
     }
 
     #[test]

@@ -10,9 +10,9 @@ use core::sync::atomic::Ordering::Acquire;
 use warren_base::{Errno, FileKind, Ino};
 use warren_client::{Cache, Call, Caller, Guard, Op, Path, PathOp, Unused};
 use warren_proto::{
-    Answered, Attr, Capabilities, Handle, InodeRef, Position, ReadFlags, Reply, Request,
+    AccessMode, Answered, Attr, Capabilities, Handle, InodeRef, Position, ReadFlags, Reply, Request,
 };
-use warren_transport::{Connection, Slot};
+use warren_transport::{Connection, Posts, Slot};
 
 use crate::slow_lock::Holder;
 
@@ -20,6 +20,7 @@ use super::answers::Answers;
 use super::held::Files;
 use super::listings::Listings;
 use super::place::Place;
+use super::posts::post;
 
 /// Attempts to copy what is being changed.
 pub(super) const COPY_TRIES: usize = 3;
@@ -65,6 +66,8 @@ pub(super) struct Slow {
     pub slot: Slot,
     /// For handles that are closed while the program goes on.
     pub closing: Slot,
+    /// For changes that are not waited for.
+    pub posts: Posts,
     /// For files that become durable while other threads go on.
     pub syncing: Vec<Slot>,
     pub cache: Cache,
@@ -162,7 +165,10 @@ impl Slow {
 
     /// The answer is not waited for. A handle that the cell has closed already is no fault.
     pub(super) fn close(&mut self, handle: Handle) {
-        self.closing.submit(Capabilities::default(), Request::Close { handle });
+        let close = Request::Close { handle };
+        if post(self, &close, AccessMode::empty(), 0, |_| {}).is_none() {
+            self.closing.submit(Capabilities::default(), close);
+        }
     }
 
     /// Reads into [`Slot::payload_in`]. With the attributes that have come with the data, under
@@ -191,7 +197,7 @@ impl Slow {
     }
 
     /// The attributes of an inode and their lease: from a copy, else through a request, which
-    /// brings one.
+    /// brings one. The guard never holds if this client may change the attributes under the lease.
     pub(super) fn attr(&mut self, node: InodeRef) -> Option<(Attr, Guard)> {
         for _ in 0..COPY_TRIES {
             let mut call = get_attr(node, &self.caller);
@@ -201,6 +207,9 @@ impl Slow {
             };
             if let Some(guard) = call.proof().and_then(|mut guards| guards.next()) {
                 return Some((attr, guard));
+            }
+            if self.cache.is_delegated(node.ino) {
+                return Some((attr, Guard::NEVER));
             }
         }
         None

@@ -263,7 +263,7 @@ pub(crate) fn read<R>(
         if offset >= attr.size {
             return Some(give(&[]));
         }
-        if attr.size > COPIED_MAX {
+        if attr.size > COPIED_MAX || guard == Guard::NEVER {
             break;
         }
         if copy_whole(hot, slow, held, (&attr, guard))? {

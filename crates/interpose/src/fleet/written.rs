@@ -1,17 +1,19 @@
-//! Open files of the program that it writes. Each read and write is a request.
+//! Open files of the program that it writes. Each read is a request, and each change is one or is
+//! posted.
 //!
 //! All of this is slow, except for [`is_ours`].
 
 use warren_base::Errno;
 use warren_client::{Call, Guard, Held, Op, PathOp};
 use warren_proto::{
-    AccessMode, Answered, Capabilities, CreateFlags, Handle, InodeRef, NewInode, Opened, Position,
-    RangeChange, RangeCopy, Reply, Request, SetAttr,
+    AccessMode, Answer, Answered, Capabilities, CreateFlags, Handle, InodeRef, NewInode, Opened,
+    Position, RangeChange, RangeCopy, Reply, Request, SetAttr,
 };
 
 use super::client::{Client, Found, Hot, Slow, hot};
 use super::names::failed;
 use super::place::Place;
+use super::posts::post;
 
 /// An open file: its handle, its inode, and the client that holds it.
 pub(crate) struct WrittenFile {
@@ -86,11 +88,16 @@ pub(crate) fn write_max(client: &mut Client) -> usize {
 /// Writes what `fill` puts into a lane of `length` bytes, at most [`write_max`].
 pub(crate) fn write(
     client: &mut Client,
-    handle: Handle,
+    (handle, access): (Handle, AccessMode),
     position: Position,
     length: usize,
-    fill: impl FnOnce(&mut [u8]),
+    fill: impl Fn(&mut [u8]),
 ) -> Wrote {
+    if let (Some(hot), Some(slow)) = (hot(), client.slow())
+        && let Some(answer) = post(slow, &write_request(handle, position), access, length, &fill)
+    {
+        return wrote(answer, hot);
+    }
     let lane = client.slow().and_then(|slow| slow.slot.payload_out().get_mut(..length));
     let Some(lane) = lane else { return Wrote::Lost };
     fill(lane);
@@ -101,16 +108,18 @@ pub(crate) fn write(
 #[inline(never)]
 fn write_filled(client: &mut Client, handle: Handle, position: Position, length: usize) -> Wrote {
     let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return Wrote::Lost };
-    let request = Request::Write {
-        handle,
-        position,
-        kill_privileges: false,
-        write_back: false,
-        direct: false,
-    };
-    let op = Op::Ino(request, Capabilities::default());
+    let op = Op::Ino(write_request(handle, position), Capabilities::default());
     let mut call = Call::with_payload(op, slow.caller.clone(), length as u32);
-    match slow.slot.perform(&mut call, &mut slow.cache).answer {
+    wrote(slow.slot.perform(&mut call, &mut slow.cache).answer, hot)
+}
+
+const fn write_request(handle: Handle, position: Position) -> Request {
+    let (kill_privileges, write_back, direct) = (false, false, false);
+    Request::Write { handle, position, kill_privileges, write_back, direct }
+}
+
+fn wrote(answer: Answer, hot: &Hot) -> Wrote {
+    match answer {
         Ok(Reply::Written { len, size }) => Wrote::Bytes(len as usize, size),
         Err(_) | Ok(_) if !hot.connection.is_alive() => Wrote::Lost,
         Err(Errno::EBUSY) => Wrote::Taken,
@@ -165,9 +174,17 @@ pub(crate) fn read<R>(
 }
 
 /// Changes attributes of an open file. If that fails, the kernel can make the change again.
-pub(crate) fn set(client: &mut Client, node: InodeRef, handle: Handle, set: SetAttr) -> Found<()> {
+pub(crate) fn set(
+    client: &mut Client,
+    node: InodeRef,
+    (handle, access): (Handle, AccessMode),
+    set: SetAttr,
+) -> Found<()> {
     let Some(slow) = client.slow() else { return Found::Kernel };
     let request = Request::SetAttr { ino: node.ino, handle: Some(handle), set };
+    if post(slow, &request, access, 0, |_| {}).is_some_and(|answer| answer.is_ok()) {
+        return Found::Is(());
+    }
     if slow.ask(node, request).answer.is_ok() { Found::Is(()) } else { Found::Kernel }
 }
 

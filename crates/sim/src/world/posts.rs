@@ -106,15 +106,17 @@ pub(super) fn draw_change(world: &mut World, at: At) -> Option<(Op, Vec<u8>)> {
     if own.is_empty() {
         return None;
     }
+    let holdings = &client.slots[at.slot].holdings;
     let is_root = client.credentials.uid == 0;
     let (swarm, now) = (&world.swarm, world.fleet.sim.wall());
     let (reach, longest) = (swarm.reach, swarm.write_max);
     let rng = &mut world.fleet.sim.rng;
     let handle = *rng.pick(&own);
+    let may_close = !holdings.locks_by(handle);
     let set = SetAttr { kill_privileges: rng.chance(1, 3), ..SetAttr::default() };
     let times = [None, Some(SetTime::Now), Some(SetTime::At(now))];
     let set = match rng.below(16) {
-        0 => {
+        0 if may_close => {
             return Some((Op::Ino(Request::Close { handle }, Capabilities::default()), Vec::new()));
         }
         1 => SetAttr { mode: Some(*rng.pick(&[0o600, 0o644, 0o6755])), ..set },

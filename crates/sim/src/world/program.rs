@@ -183,7 +183,7 @@ impl Holdings {
     }
 
     /// Whether locks would remain after the close.
-    fn locks_by(&self, handle: Handle) -> bool {
+    pub(super) fn locks_by(&self, handle: Handle) -> bool {
         self.locks.iter().any(|(on, _)| on.ino == handle.ino)
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! A call that moves the offset holds the lock, so that the writes of threads follow each other.
 
-use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_WRONLY};
+use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_RDONLY, O_WRONLY};
 use warren_base::Errno;
 use warren_base::limits::PROMISED_WRITE;
-use warren_proto::{Position, RangeChange, SetAttr};
+use warren_proto::{AccessMode, Position, RangeChange, SetAttr};
 
 use crate::abi::{EBADF, EINVAL, EIO, EOPNOTSUPP, nr};
 use crate::call::SystemCall;
@@ -153,6 +153,7 @@ fn send(client: &mut Client, file: &Served, data: &Data, at: Option<u64>) -> Opt
     while done < data.length {
         let count = (data.length - done).min(max);
         let position = at.map_or(Position::End, |at| Position::At(at + done as u64));
+        let handle = (handle, access(file));
         match fleet::write(client, handle, position, count, |lane| data.copy(done, lane)) {
             Wrote::Bytes(0, _) => return Some((-EIO, 0)),
             Wrote::Bytes(count, size) => {
@@ -283,5 +284,11 @@ fn set_owner(file: &Served, uid: usize, gid: usize) -> Option<isize> {
 
 fn set(file: &Served, set: SetAttr) -> Option<isize> {
     let (handle, node) = (file.handle()?, file.node());
+    let handle = (handle, access(file));
     admission::waiting(|room| fleet::set(&mut room.client, node, handle, set))?.result()
+}
+
+/// The rights of the open file as its cell knows them.
+fn access(file: &Served) -> AccessMode {
+    if file.flags() & O_ACCMODE == O_RDONLY { AccessMode::READ } else { AccessMode::WRITE }
 }
