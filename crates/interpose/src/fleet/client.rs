@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Acquire;
 use warren_base::{Errno, FileKind, Ino};
 use warren_client::{Cache, Call, Caller, Guard, Op, Path, PathOp, Unused};
 use warren_proto::{
-    AccessMode, Answered, Attr, Capabilities, Handle, InodeRef, Position, ReadFlags, Reply, Request,
+    Answered, Attr, Capabilities, Handle, InodeRef, Position, ReadFlags, Reply, Request,
 };
 use warren_transport::{Connection, Posts, Slot};
 
@@ -20,7 +20,6 @@ use super::answers::Answers;
 use super::held::Files;
 use super::listings::Listings;
 use super::place::Place;
-use super::posts::post;
 
 /// Attempts to copy what is being changed.
 pub(super) const COPY_TRIES: usize = 3;
@@ -165,10 +164,7 @@ impl Slow {
 
     /// The answer is not waited for. A handle that the cell has closed already is no fault.
     pub(super) fn close(&mut self, handle: Handle) {
-        let close = Request::Close { handle };
-        if post(self, &close, AccessMode::empty(), 0, |_| {}).is_none() {
-            self.closing.submit(Capabilities::default(), close);
-        }
+        self.closing.submit(Capabilities::default(), Request::Close { handle });
     }
 
     /// Reads into [`Slot::payload_in`]. With the attributes that have come with the data, under

@@ -9,8 +9,8 @@ use warren_base::Instant;
 use crate::fixed::Mix;
 
 /// Lines of a failure's report, and bytes of a line.
-const LINES_MAX: usize = 60000;
-const LINE_LENGTH_MAX: usize = 1200;
+const LINES_MAX: usize = 60;
+const LINE_LENGTH_MAX: usize = 400;
 
 /// The times that rare branches were reached.
 pub(crate) type Coverage = BTreeMap<&'static str, u64>;

@@ -28,7 +28,7 @@ const WORDS: &[&str] = &[
     "buries",
 ];
 
-const NAMES: &[&str] = &["door", "visitor", "post", "picture", "told", "heard"];
+const NAMES: &[&str] = &["door", "visitor", "picture", "told", "heard"];
 
 /// The name of all documents, of which their words are an excess.
 const DOCUMENTS: &str = "documents";
