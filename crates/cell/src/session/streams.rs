@@ -52,7 +52,12 @@ struct Stream {
     is_leaving: bool,
     /// How far it was executed at the last review.
     reviewed: StreamPos,
+    /// Grows with each delegation that was used, and falls with each that was not.
+    use_count: u8,
 }
+
+/// A client whose delegations are used has this count.
+const USES_MAX: u8 = 4;
 
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
@@ -96,6 +101,7 @@ impl Streams {
             ending: Vec::new(),
             is_leaving: false,
             reviewed: executed,
+            use_count: USES_MAX,
         });
     }
 
@@ -203,6 +209,19 @@ impl Streams {
 
     pub(crate) fn is_broken(&self, client: ClientId) -> bool {
         self.streams.get(&client).is_some_and(|stream| stream.state == State::Broken)
+    }
+
+    /// A delegation of the client has ended, and was used or not.
+    pub(crate) fn note_use(&mut self, client: ClientId, is_used: bool) {
+        if let Some(Stream { use_count, .. }) = self.streams.get_mut(&client) {
+            *use_count =
+                if is_used { USES_MAX.min(*use_count + 1) } else { use_count.saturating_sub(1) };
+        }
+    }
+
+    /// Whether the client has used a delegation lately, or never had one.
+    pub(crate) fn pays(&self, client: ClientId) -> bool {
+        self.streams.get(&client).is_none_or(|stream| stream.use_count > 0)
     }
 
     /// The stream goes on with the next event, so that it does not keep the cell from others.
