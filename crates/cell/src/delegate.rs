@@ -151,6 +151,17 @@ pub(crate) fn await_all(state: &mut TaskState, turn: &mut Turn<'_>) -> Result<()
     waits
 }
 
+/// The same, but for records that wait for room that only a checkpoint makes.
+pub(crate) fn await_executable(state: &mut TaskState, turn: &mut Turn<'_>) -> Result<(), Stop> {
+    let mut waits = Ok(());
+    for client in turn.sessions.streams.clients() {
+        if !turn.sessions.streams.awaits_room(client) {
+            waits = waits.and(await_stream(client, state, turn));
+        }
+    }
+    waits
+}
+
 /// Ends the delegation of the inode, if there is one: the client waits for the results of its
 /// requests from now on. Records that it has posted keep what was set aside for them.
 pub(crate) fn end(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {

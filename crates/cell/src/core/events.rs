@@ -12,6 +12,7 @@ use crate::cache::transfer::{probe, wake_io};
 use crate::change::revoke_late;
 use crate::checkpoint::reclaim_retracted;
 use crate::core::Core;
+use crate::core::streams::set_barriers;
 use crate::driver::Driver;
 use crate::durable::{become_read_only, flush_done, hold_log, log_write_done, written_through};
 use crate::event::{Effect, Event, FrameNo, IoId, PeerBody, PeerMessage, SlotRef};
@@ -173,7 +174,10 @@ impl Core {
             // The log must be replayed first, because it may name the client.
             Order::Expel { client } if !self.replay.is_done() => self.replay.early.expel(client),
             Order::Expel { client } => self.end_client(client, turn),
-            Order::Drain { number } => self.checkpoint.drain(number, turn),
+            Order::Drain { number } => {
+                set_barriers(turn);
+                self.checkpoint.drain(number, turn);
+            }
             Order::Write { number, count } => self.checkpoint.start_writing(number, count, turn),
             Order::Switched { number, is_whole } => {
                 turn.fleet.checkpoints.is_whole = is_whole;
