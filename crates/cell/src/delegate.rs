@@ -304,10 +304,12 @@ fn set_aside(shard: &mut Shard, ino: Ino, client: ClientId, turn: &mut Turn<'_>)
         let room = shard.room().saturating_sub(shard.space.private());
         budget.admit(room, budget.posts(credit.into())).is_some()
     };
-    while !fits(shard, CREDIT_WANTED)
-        && !turn.chunks.is_half_gone(false)
-        && let Some(chunk) = turn.chunks.take_allocated()
-    {
+    while !fits(shard, CREDIT_WANTED) && !turn.chunks.is_half_gone(false) {
+        let Some(chunk) = turn.chunks.take_allocated() else {
+            // The next request that could bring a delegation finds some.
+            turn.chunks.host.want_batch();
+            break;
+        };
         let claimed = Step::Claimed { shard: shard.id, chunk };
         step(shard, claimed, &mut Reservation::empty(), turn);
     }
