@@ -62,7 +62,7 @@ pub(crate) fn prepare(
     promised: Option<Reservation>,
     turn: &mut Turn<'_>,
 ) -> Result<Reservation, Stop> {
-    if turn.sessions.streams.are_any() && promised.is_none() {
+    if turn.sessions.streams.has_any() && promised.is_none() {
         for ino in changes.iter().filter_map(changed_inode) {
             settle_change(shards.shard(ino.shard()), ino, state, turn)?;
         }

@@ -32,7 +32,7 @@ const CREDITS: [u32; 4] = [1024, 256, CREDIT_WANTED, 16];
 /// For so many pages the shard takes more chunks, while most of them are free.
 const CREDIT_WANTED: u32 = 64;
 
-/// What a task does with an inode.
+/// The use that a task makes of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
     Looks,
@@ -231,9 +231,9 @@ fn is_wanted(request: &Request, client: ClientId, turn: &mut Turn<'_>) -> bool {
 }
 
 /// The delegation that comes with the reply to a client's request in a slot: a new one, or that
-/// which the client has, with the attributes as they are now. Its lease is always a new one, because
-/// another thread of the client may have posted while the request was under way: then the thread
-/// finds the old lease revoked, or its record counts here.
+/// which the client has, with the attributes as they are now. Its lease is always a new one,
+/// because another thread of the client may have posted while the request was under way. Then that
+/// thread finds the old lease revoked, or the attributes show its record.
 pub(crate) fn delegate_beside(
     shards: &mut Shards,
     request: &Request,

@@ -239,13 +239,13 @@ pub trait Memory {
         true
     }
 
-    /// How far the client has published its stream to this cell. Any place is possible, if the
-    /// client is hostile. The stores into lease words before this are visible to the client before.
+    /// The end of the client's stream to this cell. Any place is possible, if the client is
+    /// hostile. The stores into lease words before this are visible to the client before.
     fn stream_end(&mut self, _client: ClientId) -> StreamPos {
         StreamPos::default()
     }
 
-    /// How far a process of this cell has said that it has executed the stream.
+    /// The place up to which processes of this cell have stored that they have executed the stream.
     fn stream_executed(&self, _client: ClientId) -> StreamPos {
         StreamPos::default()
     }

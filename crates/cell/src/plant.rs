@@ -137,7 +137,7 @@ pub enum Plant {
     ForgetPosition,
     /// The time of a record is taken as it is.
     BelieveTime,
-    /// What was set aside for a delegation stays so when it ends.
+    /// Blocks that were set aside for a delegation stay so when it ends.
     KeepCredit,
     /// A process that executes one request, the creation of [`Plant::POISON`], ends.
     Poison,

@@ -34,7 +34,8 @@ use warren_proto::{
     FileKind, FileName, InodeRef, Reply, Request, RequestHeader,
 };
 
-use crate::cache::{Cache, CopyRef, Guard, Words};
+use crate::cache::{Cache, CopyRef};
+use crate::guard::{Guard, Words};
 use crate::op::{Goal, Op};
 use crate::route::{Route, ShardMap};
 use crate::walk::{Answers, Ask, Stop, Walker};
@@ -576,9 +577,9 @@ fn keep_reply(cache: &mut Cache, cell: CellId, request: &Request, answered: &Ans
                 let reached = InodeRef { ino: entry.ino, capability: answered.granted };
                 cache.put_name(cell, *dir, name, Some((reached, entry.kind)), lease);
             }
-            keep_attr(cache, cell, entry);
+            cache.put_attr_of(cell, entry);
         }
-        (Request::Link { .. }, Ok(Reply::Entry(entry))) => keep_attr(cache, cell, entry),
+        (Request::Link { .. }, Ok(Reply::Entry(entry))) => cache.put_attr_of(cell, entry),
         (
             Request::Lookup { dir, name } | Request::Create { dir, name, .. },
             Ok(Reply::Absent(lease)),
@@ -590,12 +591,6 @@ fn keep_reply(cache: &mut Cache, cell: CellId, request: &Request, answered: &Ans
             cache.put_target(*ino, &target.clone().into());
         }
         _ => {}
-    }
-}
-
-fn keep_attr(cache: &mut Cache, cell: CellId, entry: &Entry) {
-    if let Some((attr, Some(lease))) = entry.attr {
-        cache.put_attr(cell, &attr, lease);
     }
 }
 

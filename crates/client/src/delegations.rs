@@ -2,7 +2,7 @@
 //! 84).
 //!
 //! ```text
-//! plan      the guard holds, the credit suffices, the rules allow it: what will the cell make of it?
+//! plan      the guard holds, the credit suffices, the rules allow it: predict the outcome
 //! publish   the record is in the stream; the attributes are those after it
 //! check     the guard holds still: the change is made. Else the caller waits for the outcome
 //! ```
@@ -17,7 +17,7 @@ use warren_proto::stream::Delegated;
 use warren_proto::{AccessMode, Attr, Credentials, FileKind, InodeValue, Position, Reply, Request};
 use warren_rules::{permission, predict, set_attr, write};
 
-use crate::cache::{Guard, Words};
+use crate::guard::{Guard, Words};
 
 /// Delegations that a client keeps. One more makes it forget all, and it gets them again.
 const DELEGATIONS_MAX: usize = 1024;
@@ -30,7 +30,7 @@ struct Delegation {
     known: Known,
 }
 
-/// What the client knows of the blocks of a file.
+/// The knowledge of the client about the blocks of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Known {
     /// Each page up to the size is allocated, and none behind it.
@@ -109,8 +109,8 @@ impl Delegations {
         self.by_inode.contains_key(&ino)
     }
 
-    /// What the cell will make of the request, if it may be posted now. `access`: that of the
-    /// handle which it names.
+    /// Predicts the outcome of the request, if it may be posted now. `access`: that of the handle
+    /// which it names.
     pub(crate) fn plan(
         &mut self,
         request: &Request,

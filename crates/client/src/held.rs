@@ -34,7 +34,7 @@ use warren_base::{CellId, Ino};
 use warren_proto::slot::IDLE_WAYS;
 use warren_proto::{Attr, Capability, Handle};
 
-use crate::cache::{Guard, Words};
+use crate::guard::{Guard, Words};
 use crate::path_cache::{ATTR_WORDS, load_attr, store_attr};
 
 /// Words of an entry.

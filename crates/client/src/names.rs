@@ -33,7 +33,7 @@ use warren_base::{FixedState, Ino};
 use warren_proto::{Answer, DirEntries, FileName, Reply, Request};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::cache::{Guard, Words};
+use crate::guard::{Guard, Words};
 
 /// A directory is listed after so many names were looked up that it does not have. A single one
 /// does not pay for a listing.

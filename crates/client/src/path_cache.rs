@@ -26,7 +26,7 @@ use warren_base::{Errno, FileKind, Ino, InodeFlags, Timestamp};
 use warren_proto::Attr;
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
-use crate::cache::{Guard, Words};
+use crate::guard::{Guard, Words};
 
 /// The copies on the way of a path: of its names and the attributes at its end.
 const GUARDS_MAX: usize = 12;

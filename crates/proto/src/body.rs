@@ -38,7 +38,7 @@ const LEASED_ATTR_LEN: usize = 88;
 /// it has.
 const DELEGATED_LEN: usize = LEASED_ATTR_LEN + 4;
 
-/// What comes beside a reply: see [`Answered`].
+/// The parts of a body behind the reply: see [`Answered`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Beside {
     pub granted: Capability,

@@ -139,8 +139,8 @@ impl Request {
         self.is_of(POSTED)
     }
 
-    /// The credit that the request takes if it is posted, with so many bytes of data: the pages that
-    /// it writes, at least one.
+    /// The credit that the request takes if it is posted, with so many bytes of data: the pages
+    /// that it writes, at least one.
     pub const fn post_cost(&self, payload: usize) -> u32 {
         let before = match self {
             Self::Write { position: Position::At(offset), .. } => *offset as usize % BLOCK_SIZE,

@@ -12,7 +12,7 @@
 //!                                                      record was a write
 //! record, at a multiple of 8; it never wraps around
 //!    0  u32 length, of the whole record
-//!    4  u32 payload length       0 to 4: a length alone with bit 31: the rest of the ring is unused
+//!    4  u32 payload length       0 to 4: bit 31 alone: the rest of the ring is unused
 //!    8  i64 time                 nanoseconds since 1970, chosen by the client
 //!   16  u32 uid    20 u32 gid    as in a request line
 //!   24  u32 body length
@@ -39,7 +39,7 @@ pub struct StreamPos(pub u32);
 impl StreamPos {
     /// The place so many bytes further on, a multiple of [`UNIT`].
     #[must_use]
-    pub const fn after(self, bytes: usize) -> Self {
+    pub const fn advance(self, bytes: usize) -> Self {
         Self(self.0.wrapping_add((bytes / UNIT) as u32))
     }
 
@@ -61,7 +61,7 @@ impl StreamPos {
 
     /// Where it is in a ring of so many bytes, a power of two.
     pub const fn in_ring(self, ring: usize) -> usize {
-        self.0 as usize * UNIT & (ring - 1)
+        (self.0 as usize * UNIT) & (ring - 1)
     }
 }
 
@@ -82,7 +82,7 @@ pub struct RecordHeader {
 
 impl RecordHeader {
     /// Bytes of the whole record.
-    pub const fn len(&self) -> usize {
+    pub const fn record_len(&self) -> usize {
         self.payload_at() + padded(self.payload_len as usize)
     }
 
@@ -94,7 +94,7 @@ impl RecordHeader {
     /// The header as four words.
     pub const fn pack(&self) -> [u64; 4] {
         [
-            self.len() as u64 | (self.payload_len as u64) << 32,
+            self.record_len() as u64 | (self.payload_len as u64) << 32,
             self.time.0.cast_unsigned(),
             self.uid as u64 | (self.gid as u64) << 32,
             self.body_len as u64,
@@ -121,7 +121,10 @@ impl RecordHeader {
             payload_len: (words[0] >> 32) as u32,
         };
         let is_bounded = header.body_len as usize <= room && header.payload_len as usize <= room;
-        if !is_bounded || header.len() != words[0] as u32 as usize || header.len() > room {
+        if !is_bounded
+            || header.record_len() != words[0] as u32 as usize
+            || header.record_len() > room
+        {
             return Err(Malformed::new("a record that does not fit its stream"));
         }
         Ok(header)
@@ -152,7 +155,7 @@ mod tests {
     #[test]
     fn places_are_ordered_although_they_wrap() {
         let start = StreamPos(u32::MAX - 3);
-        let next = start.after(64);
+        let next = start.advance(64);
         assert_eq!((next, next.since(start)), (StreamPos(4), 64));
         assert!(start.is_before(next) && !next.is_before(start) && !start.is_before(start));
         assert_eq!((start.max(next), next.max(start)), (next, next));
@@ -168,9 +171,9 @@ mod tests {
             body_len: 13,
             payload_len: 4097,
         };
-        assert_eq!(header.len(), 32 + 16 + 4104);
-        assert_eq!(RecordHeader::unpack(header.pack(), header.len()), Ok(header));
-        assert!(RecordHeader::unpack(header.pack(), header.len() - 8).is_err());
+        assert_eq!(header.record_len(), 32 + 16 + 4104);
+        assert_eq!(RecordHeader::unpack(header.pack(), header.record_len()), Ok(header));
+        assert!(RecordHeader::unpack(header.pack(), header.record_len() - 8).is_err());
         for word in 0..4 {
             let mut words = header.pack();
             words[word] = u64::MAX;

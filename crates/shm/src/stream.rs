@@ -36,7 +36,7 @@ pub fn find_room(
 ) -> Option<(StreamPos, bool)> {
     let rest = ring - end.in_ring(ring);
     let skips = len > rest;
-    let at = if skips { end.after(rest) } else { end };
+    let at = if skips { end.advance(rest) } else { end };
     // A place in `executed` that no correct cell stores is further away than the ring is long.
     let has_room = end.since(executed) <= ring && at.since(executed) + len <= ring;
     has_room.then_some((at, skips))
@@ -66,7 +66,7 @@ impl<W: Store> ClientWriter<W> {
     /// The offset of a record in the segment. It must be one that [`find_room`] can return.
     fn record_at(&self, cell: CellId, at: StreamPos, header: &RecordHeader) -> usize {
         assert!(self.has_stream(cell), "no stream to {cell:?}");
-        let (ring, len) = (self.shape.lanes().stream(), header.len());
+        let (ring, len) = (self.shape.lanes().stream(), header.record_len());
         let begin = at.in_ring(ring);
         assert!(len <= self.shape.record_max() && len <= ring - begin, "record of {len} at {at:?}");
         self.shape.stream_at(cell) + begin
@@ -162,7 +162,7 @@ impl<R: Load> ClientReader<R> {
         let mut first = self.load_first(cell, begin, room)?;
         if RecordHeader::is_unused(first) {
             let rest = ring - begin.in_ring(ring);
-            begin = begin.after(rest);
+            begin = begin.advance(rest);
             room = room.saturating_sub(rest);
             first = self.load_first(cell, begin, room)?;
         }
@@ -302,7 +302,7 @@ mod tests {
     impl Pair {
         /// Appends a record to the stream. False if there is no room.
         fn append(&mut self, header: &RecordHeader, fill: u8) -> bool {
-            let room = find_room(self.end, self.executed, header.len(), RING);
+            let room = find_room(self.end, self.executed, header.record_len(), RING);
             let Some((at, skips)) = room else { return false };
             if skips {
                 self.writer.mark_unused(CELL, self.end);
@@ -310,7 +310,7 @@ mod tests {
             self.writer.write_record(CELL, at, header, &vec![fill; header.body_len as usize]);
             let payload = vec![fill ^ 0xff; header.payload_len as usize];
             self.writer.write_record_payload(CELL, at, header, &payload);
-            self.end = at.after(header.len());
+            self.end = at.advance(header.record_len());
             self.writer.publish(CELL, self.end);
             true
         }
@@ -323,12 +323,12 @@ mod tests {
             assert_eq!(found, *header);
             assert_eq!(self.body, vec![fill; header.body_len as usize]);
             let mut payload = vec![0; header.payload_len as usize];
-            let place = begin.after(header.payload_at());
+            let place = begin.advance(header.payload_at());
             let half = payload.len() / 2;
             self.reader.copy_record_payload(CELL, place, half, &mut payload[half..]);
             self.reader.copy_record_payload(CELL, place, 0, &mut payload[..half]);
             assert_eq!(payload, vec![fill ^ 0xff; header.payload_len as usize]);
-            self.executed = begin.after(header.len());
+            self.executed = begin.advance(header.record_len());
         }
 
         fn read(&mut self, at: StreamPos, end: StreamPos) -> Option<(RecordHeader, StreamPos)> {
@@ -364,7 +364,7 @@ mod tests {
     fn a_full_ring_takes_no_record_until_one_is_executed() {
         let mut p = pair(StreamPos(0));
         let longest = header(8, RECORD_MAX - RECORD_HEADER - 8);
-        assert_eq!(longest.len(), RECORD_MAX);
+        assert_eq!(longest.record_len(), RECORD_MAX);
         let posted = (0..9).take_while(|i| p.append(&longest, *i)).count();
         assert_eq!((posted, p.end.since(p.executed)), (4, RING));
         assert!(!p.append(&header(0, 0), 9));
@@ -411,15 +411,15 @@ mod tests {
         let record = header(8, 100);
         assert!(p.append(&record, 1));
         let (start, end) = (StreamPos(0), p.end);
-        let units = record.len() / UNIT;
+        let units = record.record_len() / UNIT;
         for short in 0..units {
             assert_eq!(p.read(start, StreamPos(short as u32)), None, "{short} units");
         }
         assert_eq!(p.read(start, end), Some((record, start)));
-        assert_eq!(p.read(start, start.after(RING)), Some((record, start)));
-        assert_eq!(p.read(start, start.after(RING + UNIT)), None, "further than the ring");
+        assert_eq!(p.read(start, start.advance(RING)), Some((record, start)));
+        assert_eq!(p.read(start, start.advance(RING + UNIT)), None, "further than the ring");
         assert_eq!(p.read(end, start), None, "before the place");
-        assert_eq!(p.read(end, end.after(64)), None, "no header there");
+        assert_eq!(p.read(end, end.advance(64)), None, "no header there");
     }
 
     #[test]
@@ -429,19 +429,19 @@ mod tests {
         (p.end, p.executed) = (at, at);
         let record = header(8, 0);
         assert!(p.append(&record, 1));
-        assert_eq!(p.read(at, p.end), Some((record, at.after(UNIT))));
-        assert_eq!(p.read(at, at.after(UNIT)), None, "the end is where the ring ends");
-        assert_eq!(p.read(at, at.after(RECORD_HEADER)), None);
+        assert_eq!(p.read(at, p.end), Some((record, at.advance(UNIT))));
+        assert_eq!(p.read(at, at.advance(UNIT)), None, "the end is where the ring ends");
+        assert_eq!(p.read(at, at.advance(RECORD_HEADER)), None);
         p.writer.mark_unused(CELL, StreamPos(0));
         assert_eq!(p.read(at, p.end), None, "unused again");
-        assert_eq!(p.read(StreamPos(0), StreamPos(0).after(RING)), None, "all is unused");
+        assert_eq!(p.read(StreamPos(0), StreamPos(0).advance(RING)), None, "all is unused");
     }
 
     #[test]
     fn hostile_headers_are_refused() {
         let mut p = pair(StreamPos(0));
         let first = shape().stream_at(CELL);
-        let end = StreamPos(0).after(RING);
+        let end = StreamPos(0).advance(RING);
         let mut write = |header: &RecordHeader| {
             for (word, value) in header.pack().into_iter().enumerate() {
                 p.raw.store64(first + word * 8, value, Relaxed);
@@ -462,7 +462,7 @@ mod tests {
         for (word, value) in record.pack().into_iter().enumerate() {
             p.raw.store64(first + RING - 40 + word * 8, value, Relaxed);
         }
-        assert_eq!(p.read(late, late.after(RING)), None);
+        assert_eq!(p.read(late, late.advance(RING)), None);
     }
 
     /// The cell survives all contents and all ends.
@@ -473,16 +473,19 @@ mod tests {
         let mut rng = Rng::new(3);
         for _ in 0..20_000 {
             let at = StreamPos(rng.below(1 << 32) as u32);
-            let end = at.after(rng.below(RING as u64 + 64) as usize);
+            let end = at.advance(rng.below(RING as u64 + 64) as usize);
             let place = if rng.below(4) == 0 { 0 } else { at.in_ring(RING) };
             for word in (place..RING.min(place + RECORD_HEADER)).step_by(8) {
                 p.raw.store64(first + word, restless_word(word - place, &mut rng), Relaxed);
             }
             let Some((header, begin)) = p.read(at, end) else { continue };
-            assert!(begin.in_ring(RING) + header.len() <= RING && header.len() <= RECORD_MAX);
-            assert!(begin.since(at) + header.len() <= end.since(at));
+            assert!(
+                begin.in_ring(RING) + header.record_len() <= RING
+                    && header.record_len() <= RECORD_MAX
+            );
+            assert!(begin.since(at) + header.record_len() <= end.since(at));
             let mut payload = vec![0; header.payload_len as usize];
-            p.reader.copy_record_payload(CELL, begin.after(header.payload_at()), 0, &mut payload);
+            p.reader.copy_record_payload(CELL, begin.advance(header.payload_at()), 0, &mut payload);
             read += 1;
         }
         assert!(read > 500, "{read}");
@@ -507,7 +510,7 @@ mod tests {
             let memory = Restless::new(seed, 1, restless);
             let reader = ClientReader { memory, shape: shape() };
             let at = StreamPos(if seed % 2 == 0 { 0 } else { (RING - 32) as u32 / UNIT as u32 });
-            let end = at.after(RING / 2);
+            let end = at.advance(RING / 2);
             if let Ok((header, _)) = reader.read_record(CELL, at, end, &mut body) {
                 assert_eq!(header.body_len as usize, body.len());
                 taken += 1;

@@ -2,8 +2,8 @@
 //!
 //! From the parts upwards:
 //!
-//! * `client` (slots and calls), `front` with its `kernel`, `kept`, `names` and `paths`: what
-//!   clients are and keep. `program`: the calls that programs draw.
+//! * `client` (slots and calls), `front` with its `kernel`, `kept`, `names`, `paths` and `posting`:
+//!   what clients are and keep. `program`: the calls that programs draw.
 //! * [`World`]: all of them, with their fleet.
 //! * `record`: the history. `observe`: what a request and its answer tell. `writeback`: pages that
 //!   kernels write back.
@@ -30,6 +30,7 @@ mod life;
 mod names;
 mod observe;
 mod paths;
+mod posting;
 mod posts;
 mod program;
 mod recall;
@@ -53,7 +54,7 @@ use client::{Client, Slot, SlotState};
 use event::{At, Own};
 use front::Front;
 pub use life::{Options, STEPS_DEFAULT, run, run_many};
-use posts::Posts;
+use posting::Posts;
 use program::Known;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -26,7 +26,7 @@ pub struct Posts {
 #[derive(Clone, Copy)]
 struct Stream {
     end: StreamPos,
-    /// How far the cell had executed the stream when that was last needed.
+    /// The place up to which the cell had executed the stream when that was last needed.
     executed: StreamPos,
 }
 
@@ -53,10 +53,10 @@ impl Posts {
         let (body_len, payload_len) = (self.body.len() as u32, payload_len as u32);
         let header = RecordHeader { time, uid: 0, gid: 0, body_len, payload_len };
         let requests = &self.shared.requests;
-        if header.len() > requests.shape().record_max() || !requests.has_stream(cell) {
+        if header.record_len() > requests.shape().record_max() || !requests.has_stream(cell) {
             return false;
         }
-        let Some((at, skips)) = self.find_room(cell, header.len()) else { return false };
+        let Some((at, skips)) = self.find_room(cell, header.record_len()) else { return false };
         let requests = &self.shared.requests;
         let stream = &mut self.streams[usize::from(cell.0)];
         if skips {
@@ -70,7 +70,7 @@ impl Posts {
             fill(unsafe { core::slice::from_raw_parts_mut(raw, payload_len as usize) });
         }
         let before = stream.end.since(stream.executed);
-        stream.end = at.after(header.len());
+        stream.end = at.advance(header.record_len());
         requests.publish(cell, stream.end);
         let half = requests.shape().lanes().stream() / 2;
         if before <= half && stream.end.since(stream.executed) > half {

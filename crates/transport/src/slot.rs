@@ -71,7 +71,7 @@ pub struct Slot {
     body: Vec<u8>,
     /// Bytes of the last reply's payload.
     payload_len: usize,
-    /// What came beside the last reply.
+    /// The parts that came beside the last reply.
     beside: Beside,
     submitted: Option<Submitted>,
 }

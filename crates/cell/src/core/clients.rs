@@ -5,6 +5,7 @@ use warren_proto::control::Report;
 use warren_proto::{LeaseKey, Request, Step};
 
 use crate::core::Core;
+use crate::core::streams::close_stream;
 use crate::event::SlotRef;
 use crate::inode::lock::{cancel_lock, grant_file_locks};
 use crate::lease::recalls::RecallClass;
@@ -63,7 +64,7 @@ impl Core {
             return;
         }
         turn.sessions.clients.remove(client);
-        self.close_stream(client, turn);
+        close_stream(&mut self.shards, client, turn);
         // The log names only clients that have something to lose. Otherwise clients that come and
         // go would fill the log.
         let has_opens = turn.sessions.opens.has_any(client);

@@ -12,7 +12,7 @@ use crate::cache::transfer::{probe, wake_io};
 use crate::change::revoke_late;
 use crate::checkpoint::reclaim_retracted;
 use crate::core::Core;
-use crate::core::streams::set_barriers;
+use crate::core::streams::{end_posts, look_at_stream, set_barriers};
 use crate::driver::Driver;
 use crate::durable::{become_read_only, flush_done, hold_log, log_write_done, written_through};
 use crate::event::{Effect, Event, FrameNo, IoId, PeerBody, PeerMessage, SlotRef};
@@ -60,7 +60,7 @@ impl Core {
                     turn.driver.answer(from, header.seq, Err(Errno::EIO));
                 }
             }
-            Event::Posted { client } => self.look_at_stream(client, turn),
+            Event::Posted { client } => look_at_stream(client, turn),
             Event::Peer { from, message } => self.take_message(from, message, turn),
             Event::Order(order) => self.take_order(order, turn),
             Event::IoDone { io, result } => self.io_done(io, result, turn),
@@ -173,7 +173,11 @@ impl Core {
             Order::Rule { client, rules } => turn.sessions.clients.set_rules(client, rules),
             // The log must be replayed first, because it may name the client.
             Order::Expel { client } if !self.replay.is_done() => self.replay.early.expel(client),
-            Order::Expel { client } => self.end_client(client, turn),
+            Order::Expel { client } => {
+                if end_posts(&mut self.shards, client, turn) {
+                    self.expel(client, turn);
+                }
+            }
             Order::Drain { number } => {
                 set_barriers(turn);
                 self.checkpoint.drain(number, turn);

@@ -21,6 +21,7 @@ use warren_proto::{PeerReply, PeerRequest};
 
 use crate::caretaker::owe;
 use crate::core::Core;
+use crate::core::streams::{end_posts, inherit_streams};
 use crate::count::count;
 use crate::driver::Driver;
 use crate::durable::{harden_again, harden_for, hardened};
@@ -229,9 +230,11 @@ impl Core {
         }
         self.replay.end();
         turn.fleet.readiness.recovered();
-        self.inherit_streams(turn);
+        inherit_streams(turn);
         for client in self.replay.early.take_expelled() {
-            self.end_client(client, turn);
+            if end_posts(&mut self.shards, client, turn) {
+                self.expel(client, turn);
+            }
         }
         let orphans = self.shards.values().filter_map(|shard| shard.orphans().ok()).flatten();
         for ino in orphans {

@@ -9,6 +9,7 @@ use warren_proto::control::Report;
 use warren_proto::{Asked, PeerReply, PeerRequest};
 
 use crate::core::Core;
+use crate::core::streams::end_unused_delegations;
 use crate::durable::harden_again;
 use crate::fleet::Fleet;
 use crate::frames::cache::Cache;
@@ -30,7 +31,7 @@ impl Core {
             || self.coordinator.unacknowledged().next().is_some()
             || warren_pool::unanswered(&shared.chunks.pool).next().is_some()
             || shared.log.depends.open_asks().next().is_some()
-            || shared.sessions.streams.are_any()
+            || shared.sessions.streams.has_any()
     }
 
     /// Looks for tasks that nothing can wake, and asks other cells for what is overdue. Called when
@@ -45,7 +46,7 @@ impl Core {
             self.run_ready(turn);
             turn.report(Report::LostWakeup);
         }
-        self.end_unused_delegations(turn);
+        end_unused_delegations(&mut self.shards, turn);
         self.run_ready(turn);
         let asked = self.open_asks(turn);
         for Inquiry { to, number, about, is_silent } in self.overdue.review(asked) {

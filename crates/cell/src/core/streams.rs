@@ -26,8 +26,20 @@ impl Core {
     /// Executes the records that are wanted.
     pub(super) fn run_streams(&mut self, turn: &mut Turn<'_>) {
         while let Some(client) = turn.sessions.streams.next_ready() {
-            self.run_stream(client, turn);
-            self.release_ended(client, turn);
+            let mut left = RECORDS_A_TURN;
+            while left > 0
+                && let Some(place) = turn.sessions.streams.next_record(client)
+            {
+                left -= 1;
+                if let Some(task) = begin_record(&mut self.shards, client, place, turn) {
+                    self.run(task, turn);
+                }
+            }
+            if left == 0 {
+                turn.sessions.streams.pause(client);
+                turn.driver.wake_at(turn.driver.now.monotonic);
+            }
+            release_ended(&mut self.shards, client, turn);
             turn.waits.wake_all(WaitKey::Stream(client));
             turn.report_if_drained();
             if turn.sessions.streams.has_left(client) {
@@ -35,150 +47,149 @@ impl Core {
             }
         }
     }
+}
 
-    /// Executes records until one has to wait, or there are no more.
-    fn run_stream(&mut self, client: ClientId, turn: &mut Turn<'_>) {
-        for _ in 0..RECORDS_A_TURN {
-            let Some((at, goal)) = turn.sessions.streams.next_record(client) else { return };
-            match turn.driver.memory.read_record(client, at, goal) {
-                Ok(record) => self.begin_record(client, record, turn),
-                Err(BadRecord::Refused { end }) => {
-                    finish_record(client, end, &Err(Errno::EIO), turn);
-                }
-                Err(BadRecord::Malformed) => {
-                    end_all(&mut self.shards, client, turn);
-                    turn.sessions.streams.break_off(client);
-                }
-            }
+/// Returns a task for the next record of the client, unless the record is skipped or cannot be
+/// read.
+fn begin_record(
+    shards: &mut Shards,
+    client: ClientId,
+    (at, goal): (StreamPos, StreamPos),
+    turn: &mut Turn<'_>,
+) -> Option<Task> {
+    let record = match turn.driver.memory.read_record(client, at, goal) {
+        Ok(record) => record,
+        Err(BadRecord::Refused { end }) => {
+            finish_record(client, end, &Err(Errno::EIO), turn);
+            return None;
         }
-        turn.sessions.streams.pause(client);
-        turn.driver.wake_at(turn.driver.now.monotonic);
-    }
-
-    /// Executes a record, or parks the task that does.
-    fn begin_record(&mut self, client: ClientId, record: Record, turn: &mut Turn<'_>) {
-        let Record { header, time, request, end } = record;
-        let from = SlotRef { client, slot: SlotNo::STREAM };
-        let who = turn.sessions.clients.credentials_for(from, &header);
-        let is_allowed = who.as_ref().is_some_and(|who| {
-            may_name(client, who, &header, &request, turn.fleet, turn.sessions)
-                && is_covered(&self.shards, &request, client, turn)
-        });
-        let Some(who) = who.filter(|_| is_allowed) else {
-            return finish_record(client, end, &Err(Errno::EAGAIN), turn);
-        };
-        turn.sessions.streams.begin(client, end);
-        let id = turn.waits.new_id();
-        let mut task = Task::new(id, Work::Request { from, header, request, who });
-        task.state.posted_at = Some(time);
-        self.run(task, turn);
-    }
-
-    /// Before a task runs: the records that it has to see are executed, and the delegations that
-    /// stand in its way have ended.
-    pub(super) fn settle_streams(
-        &mut self,
-        task: &mut Task,
-        turn: &mut Turn<'_>,
-    ) -> Result<(), Stop> {
-        let Work::Request { from, request, .. } = &task.work else { return Ok(()) };
-        let state = &mut task.state;
-        if let Some(time) = state.posted_at {
-            state.credit = credit_of(&self.shards, request);
-            turn.driver.now.wall = limit_time(&self.shards, (from.client, request), time, turn)?;
-            return Ok(());
-        }
-        if request.ends_tasks() {
-            return Ok(());
-        }
-        await_stream(from.client, state, turn)?;
-        if matches!(request, Request::Sync | Request::StatFs) {
-            return await_all(state, turn);
-        }
-        let how = use_of(request);
-        for ino in [request.inode(), request.other_inode()].into_iter().flatten() {
-            if let Some(shard) = self.shards.get_mut(&ino.shard()) {
-                settle(shard, ino, how, state, turn)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The client has published records.
-    pub(super) fn look_at_stream(&mut self, client: ClientId, turn: &mut Turn<'_>) {
-        if turn.sessions.streams.has(client) {
-            let end = turn.driver.memory.stream_end(client);
-            turn.sessions.streams.want(client, end);
-        }
-    }
-
-    /// The client's process is gone. It is expelled when everything that it has posted is executed.
-    pub(super) fn end_client(&mut self, client: ClientId, turn: &mut Turn<'_>) {
-        if turn.sessions.streams.has(client) {
-            end_all(&mut self.shards, client, turn);
-            self.look_at_stream(client, turn);
-            turn.sessions.streams.leave(client);
-            if !turn.sessions.streams.has_left(client) {
-                return;
-            }
-        }
-        self.expel(client, turn);
-    }
-
-    /// The client is gone.
-    pub(super) fn close_stream(&mut self, client: ClientId, turn: &mut Turn<'_>) {
-        if turn.sessions.streams.has(client) {
+        Err(BadRecord::Malformed) => {
+            end_all(shards, client, turn);
             turn.sessions.streams.break_off(client);
-            self.release_ended(client, turn);
-            turn.sessions.streams.remove(client);
-            turn.waits.wake_all(WaitKey::Stream(client));
+            return None;
+        }
+    };
+    let Record { header, time, request, end } = record;
+    let from = SlotRef { client, slot: SlotNo::STREAM };
+    let who = turn.sessions.clients.credentials_for(from, &header);
+    let is_allowed = who.as_ref().is_some_and(|who| {
+        may_name(client, who, &header, &request, turn.fleet, turn.sessions)
+            && is_covered(shards, &request, client, turn)
+    });
+    let Some(who) = who.filter(|_| is_allowed) else {
+        finish_record(client, end, &Err(Errno::EAGAIN), turn);
+        return None;
+    };
+    turn.sessions.streams.begin(client, end);
+    let id = turn.waits.new_id();
+    let mut task = Task::new(id, Work::Request { from, header, request, who });
+    task.state.streams.posted_at = Some(time);
+    Some(task)
+}
+
+/// Before a task runs: the records that it has to see are executed, and the delegations that
+/// stand in its way have ended.
+pub(super) fn settle_streams(
+    shards: &mut Shards,
+    task: &mut Task,
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    let Work::Request { from, request, .. } = &task.work else { return Ok(()) };
+    let state = &mut task.state;
+    if let Some(time) = state.streams.posted_at {
+        state.streams.credit = credit_of(shards, request);
+        turn.driver.now.wall = limit_time(shards, (from.client, request), time, turn)?;
+        return Ok(());
+    }
+    if request.ends_tasks() {
+        return Ok(());
+    }
+    await_stream(from.client, state, turn)?;
+    if matches!(request, Request::Sync | Request::StatFs) {
+        return await_all(state, turn);
+    }
+    let how = use_of(request);
+    for ino in [request.inode(), request.other_inode()].into_iter().flatten() {
+        if let Some(shard) = shards.get_mut(&ino.shard()) {
+            settle(shard, ino, how, state, turn)?;
         }
     }
+    Ok(())
+}
 
-    /// A client that has posted nothing since the last review gives its delegations back, so that
-    /// a cell that sleeps need not look at its stream.
-    pub(super) fn end_unused_delegations(&mut self, turn: &mut Turn<'_>) {
-        for client in turn.sessions.streams.take_unused() {
-            end_all(&mut self.shards, client, turn);
+/// The client has published records.
+pub(super) fn look_at_stream(client: ClientId, turn: &mut Turn<'_>) {
+    if turn.sessions.streams.has(client) {
+        let end = turn.driver.memory.stream_end(client);
+        turn.sessions.streams.want(client, end);
+    }
+}
+
+/// The client's process is gone. It is expelled when everything that it has posted is executed.
+/// Returns whether it is now.
+pub(super) fn end_posts(shards: &mut Shards, client: ClientId, turn: &mut Turn<'_>) -> bool {
+    if !turn.sessions.streams.has(client) {
+        return true;
+    }
+    end_all(shards, client, turn);
+    look_at_stream(client, turn);
+    turn.sessions.streams.leave(client);
+    turn.sessions.streams.has_left(client)
+}
+
+/// The client is gone.
+pub(super) fn close_stream(shards: &mut Shards, client: ClientId, turn: &mut Turn<'_>) {
+    if turn.sessions.streams.has(client) {
+        turn.sessions.streams.break_off(client);
+        release_ended(shards, client, turn);
+        turn.sessions.streams.remove(client);
+        turn.waits.wake_all(WaitKey::Stream(client));
+    }
+}
+
+/// A client that has posted nothing since the last review gives its delegations back, so that a
+/// cell that sleeps need not look at its stream.
+pub(super) fn end_unused_delegations(shards: &mut Shards, turn: &mut Turn<'_>) {
+    for client in turn.sessions.streams.take_unused() {
+        end_all(shards, client, turn);
+    }
+}
+
+/// Releases the blocks that were set aside for delegations that are revoked, and on which no record
+/// rests any more.
+fn release_ended(shards: &mut Shards, client: ClientId, turn: &mut Turn<'_>) {
+    for ino in turn.sessions.streams.take_ended(client) {
+        if let Some(shard) = shards.get_mut(&ino.shard())
+            && !turn.plants(Plant::KeepCredit)
+        {
+            shard.leases.delegations.remove(ino);
         }
     }
+}
 
-    /// What was set aside for delegations that are revoked, and on which no record rests any more,
-    /// is free.
-    fn release_ended(&mut self, client: ClientId, turn: &mut Turn<'_>) {
-        for ino in turn.sessions.streams.take_ended(client) {
-            if let Some(shard) = self.shards.get_mut(&ino.shard())
-                && !turn.plants(Plant::KeepCredit)
-            {
-                shard.leases.delegations.remove(ino);
-            }
+/// A successor has replayed its log: it continues the streams of its predecessor's clients.
+pub(super) fn inherit_streams(turn: &mut Turn<'_>) {
+    let clients: Vec<ClientId> = turn.sessions.clients.all().collect();
+    for client in clients {
+        let from = SlotRef { client, slot: SlotNo::STREAM };
+        let stored = turn.driver.memory.stream_executed(client);
+        let logged = turn.sessions.answers.take_last(from);
+        let published = turn.driver.memory.stream_end(client);
+        if stored == StreamPos::default() && published == stored && logged.is_none() {
+            continue;
         }
-    }
-
-    /// A successor has replayed its log: it continues the streams of its predecessor's clients.
-    pub(super) fn inherit_streams(&mut self, turn: &mut Turn<'_>) {
-        let clients: Vec<ClientId> = turn.sessions.clients.all().collect();
-        for client in clients {
-            let from = SlotRef { client, slot: SlotNo::STREAM };
-            let stored = turn.driver.memory.stream_executed(client);
-            let logged = turn.sessions.answers.take_last(from);
-            let published = turn.driver.memory.stream_end(client);
-            if stored == StreamPos::default() && published == stored && logged.is_none() {
-                continue;
-            }
-            let mut executed = stored;
-            if let Some((seq, answer)) = logged.filter(|_| !turn.plants(Plant::ForgetPosition))
-                && executed.is_before(StreamPos(seq))
-            {
-                executed = StreamPos(seq);
-                store_outcome(client, executed, &answer, turn);
-            }
-            let Some(ring) = turn.sessions.clients.stream_ring(client) else { continue };
-            turn.sessions.streams.open(client, executed, ring);
-            turn.sessions.streams.inherit(client, published);
-            turn.sessions.streams.want(client, published);
-            turn.driver.memory.watch_stream(client, true);
+        let mut executed = stored;
+        if let Some((seq, answer)) = logged.filter(|_| !turn.plants(Plant::ForgetPosition))
+            && executed.is_before(StreamPos(seq))
+        {
+            executed = StreamPos(seq);
+            store_outcome(client, executed, &answer, turn);
         }
+        let Some(ring) = turn.sessions.clients.stream_ring(client) else { continue };
+        turn.sessions.streams.open(client, executed, ring);
+        turn.sessions.streams.inherit(client, published);
+        turn.sessions.streams.want(client, published);
+        turn.driver.memory.watch_stream(client, true);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::cache::transfer::{issue_node_writes, read_node, wait_for_pages};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::writeback::write_back;
 use crate::core::Core;
-use crate::core::streams::{end_of_record, note_wait};
+use crate::core::streams::{end_of_record, note_wait, settle_streams};
 use crate::delegate::{await_executable, delegate_beside};
 use crate::durable::advance_log;
 use crate::event::{Effect, SlotRef};
@@ -235,8 +235,8 @@ impl Core {
         {
             return Ok(Some((answer, 0)));
         }
-        if turn.sessions.streams.are_any() {
-            self.settle_streams(task, turn)?;
+        if turn.sessions.streams.has_any() {
+            settle_streams(&mut self.shards, task, turn)?;
         }
         if turn.is_read_only(task.state.client) {
             match &task.work {

@@ -73,7 +73,7 @@ pub(crate) fn run_on_names(
                 if turn.plants(Plant::DropDefaultAcl) {
                     plan.changes.retain(|change| !matches!(change, Change::Inherit { .. }));
                 }
-                if turn.sessions.streams.are_any() {
+                if turn.sessions.streams.has_any() {
                     ready_to_show(shards, state, &plan.reply, turn)?;
                 }
                 let room = get_ready(shards, state, &plan.changes, turn)?;

@@ -21,6 +21,16 @@ pub(crate) struct Decided {
     pub(crate) answer: Option<(Answer, u32)>,
 }
 
+/// The state of a task that concerns streams.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StreamState {
+    /// Ends of streams up to which records have to be executed before the task may run.
+    ends: Vec<(ClientId, StreamPos)>,
+    /// For a record: the time that its client has chosen, and the blocks that are set aside.
+    pub(crate) posted_at: Option<Timestamp>,
+    pub(crate) credit: u64,
+}
+
 /// A task runs from its start whenever something that it waited for has come. It remembers its
 /// requests here, so that it makes each only once.
 #[derive(Clone, Debug, Default)]
@@ -62,28 +72,24 @@ pub(crate) struct TaskState {
     /// The transaction that it has become, until that is decided.
     pub(crate) txn: Option<Box<Txn>>,
     pub(crate) decided: Option<Box<Decided>>,
-    /// Ends of streams up to which records have to be executed before the task may run.
-    pub(crate) ends: Vec<(ClientId, StreamPos)>,
-    /// For a record: the time that its client has chosen, and the blocks that are set aside.
-    pub(crate) posted_at: Option<Timestamp>,
-    pub(crate) credit: u64,
+    pub(crate) streams: StreamState,
 }
 
 impl TaskState {
     /// Whether the task executes a record.
     pub(crate) const fn is_posted(&self) -> bool {
-        self.posted_at.is_some()
+        self.streams.posted_at.is_some()
     }
 
     /// The end of the client's stream that the task has seen.
     pub(crate) fn end_of(&self, client: ClientId) -> Option<StreamPos> {
-        self.ends.iter().find(|(of, _)| *of == client).map(|(_, end)| *end)
+        self.streams.ends.iter().find(|(of, _)| *of == client).map(|(_, end)| *end)
     }
 
     /// The task may run when the client's stream is executed up to there.
     pub(crate) fn note_end(&mut self, client: ClientId, end: StreamPos) {
-        self.ends.retain(|(of, _)| *of != client);
-        self.ends.push((client, end));
+        self.streams.ends.retain(|(of, _)| *of != client);
+        self.streams.ends.push((client, end));
     }
 
     /// The next wait of a task that has found no free chunk: for a checkpoint, which frees released

@@ -1,7 +1,7 @@
 //! The posted streams of clients (decision 84): how far each is executed, and how far it has to be.
 //!
 //! ```text
-//! executed ── records that are wanted ──▶ goal ── records that can wait ──▶ end, in the client's memory
+//! executed ── records that are wanted ──▶ goal ── records that can wait ──▶ end in the segment
 //! ```
 //!
 //! A stream is known from the client's first delegation on. Its records are executed one at a time,
@@ -54,7 +54,7 @@ struct Stream {
     ending: Vec<(Ino, StreamPos)>,
     /// The client is gone; it is expelled once the stream is executed.
     is_leaving: bool,
-    /// How far it was executed at the last review.
+    /// The place up to which it was executed at the last review.
     reviewed: StreamPos,
     /// Grows with each delegation that was used, and falls with each that was not.
     use_count: u8,
@@ -81,7 +81,7 @@ pub(crate) struct Streams {
 impl Streams {
     /// Whether a client has, or had, a delegation.
     #[inline]
-    pub(crate) fn are_any(&self) -> bool {
+    pub(crate) fn has_any(&self) -> bool {
         !self.streams.is_empty()
     }
 
@@ -346,7 +346,7 @@ mod tests {
     const RING: usize = 4096;
 
     fn at(bytes: usize) -> StreamPos {
-        StreamPos(0).after(bytes)
+        StreamPos(0).advance(bytes)
     }
 
     fn opened() -> Streams {
@@ -453,7 +453,7 @@ mod tests {
         streams.finish(CLIENT, at(8));
         assert!(streams.has_left(CLIENT));
         streams.remove(CLIENT);
-        assert!(!streams.are_any() && streams.next_ready().is_none());
+        assert!(!streams.has_any() && streams.next_ready().is_none());
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) fn reserve(
         if !turn.log_has_room() && !state.holds_locks {
             return Err(Stop::Wait(Wait::LogRoom));
         }
-        if state.credit >= need.blocks {
+        if state.streams.credit >= need.blocks {
             return Ok(Reservation::of_credit(need.blocks));
         }
         // A change that takes no block for good takes nothing from root.

@@ -219,38 +219,14 @@ impl Participants {
         state: &mut TaskState,
         turn: &mut Turn<'_>,
     ) -> Result<Vec<(LockKey, KeyValue)>, Stop> {
-        if turn.sessions.streams.are_any() {
+        if turn.sessions.streams.has_any() {
             for (key, _) in keys {
                 if let LockKey::Inode(ino) = key {
                     settle_locked(shards.shard(ino.shard()), *ino, state, turn)?;
                 }
             }
         }
-        let mut free = true;
-        for (key, mode) in keys {
-            if let Some(lease) = lease_of(key).filter(|_| is_write(*mode)) {
-                let shard = shards.shard(key.shard());
-                free &= recall(shard, &lease, state.client, turn);
-                let kept = [Some(Plant::ForgetRevoke), Some(Plant::RevokeAfterCommit)];
-                if !kept.iter().any(|plant| turn.fleet.volume.plant == *plant) {
-                    turn.revoke(&mut shard.leases, &lease);
-                }
-                if let LockKey::Inode(ino) = key {
-                    // With the last name, kept handles are closed. Once the request is answered, no
-                    // client uses them again.
-                    let opens = LeaseKey::Opens(*ino);
-                    turn.revoke(&mut shard.leases, &opens);
-                }
-                if let LockKey::Name(dir, _) = key
-                    && !turn.plants(Plant::KeepListings)
-                {
-                    let (client, stamps) = (state.client, &mut turn.sessions.leases.stamps);
-                    let memory = &mut *turn.driver.memory;
-                    shard.leases.words.revoke_listings(*dir, client, stamps, memory);
-                }
-            }
-        }
-        if !free {
+        if !revoke_leases(shards, keys, state, turn) {
             return Err(Stop::Wait(Wait::Recall));
         }
         let mut values = Vec::with_capacity(keys.len());
@@ -532,4 +508,39 @@ impl Participants {
     pub(crate) const fn applied(&mut self) -> &mut BTreeSet<TxnId> {
         &mut self.applied
     }
+}
+
+/// Revokes the leases on what the transaction may change. Returns false while a front has copies to
+/// drop.
+fn revoke_leases(
+    shards: &mut Shards,
+    keys: &[(LockKey, LockMode)],
+    state: &TaskState,
+    turn: &mut Turn<'_>,
+) -> bool {
+    let mut free = true;
+    for (key, mode) in keys {
+        if let Some(lease) = lease_of(key).filter(|_| is_write(*mode)) {
+            let shard = shards.shard(key.shard());
+            free &= recall(shard, &lease, state.client, turn);
+            let kept = [Some(Plant::ForgetRevoke), Some(Plant::RevokeAfterCommit)];
+            if !kept.iter().any(|plant| turn.fleet.volume.plant == *plant) {
+                turn.revoke(&mut shard.leases, &lease);
+            }
+            if let LockKey::Inode(ino) = key {
+                // With the last name, kept handles are closed. Once the request is answered, no
+                // client uses them again.
+                let opens = LeaseKey::Opens(*ino);
+                turn.revoke(&mut shard.leases, &opens);
+            }
+            if let LockKey::Name(dir, _) = key
+                && !turn.plants(Plant::KeepListings)
+            {
+                let (client, stamps) = (state.client, &mut turn.sessions.leases.stamps);
+                let memory = &mut *turn.driver.memory;
+                shard.leases.words.revoke_listings(*dir, client, stamps, memory);
+            }
+        }
+    }
+    free
 }

@@ -16,7 +16,7 @@ const START: StreamPos = StreamPos(0);
 fn record_is_seen_or_refused<const F: bool>() {
     let shape = Shape::large(1);
     let ring = shape.stream_at(CELL);
-    let behind_header = ring + RECORD_HEADER..ring + POSTED.len();
+    let behind_header = ring + RECORD_HEADER..ring + POSTED.record_len();
     let requests: Modelled<F> = Modelled::new(
         &[STREAM_ENDS..STREAM_ENDS + 4, behind_header],
         &[0, 8, 16, 24].map(|word| ring + word),
@@ -36,16 +36,16 @@ fn record_is_seen_or_refused<const F: bool>() {
             let read = reader.read_record(CELL, START, end, &mut body);
             assert_eq!(read, Ok((POSTED, START)), "a torn header");
             let mut payload = [0; 4];
-            let place = START.after(POSTED.payload_at());
+            let place = START.advance(POSTED.payload_at());
             reader.copy_record_payload(CELL, place, 0, &mut payload);
             assert_eq!((&body[..], &payload), (&b"the body"[..], b"load"), "a torn record");
         }
         is_seen
     });
-    let (at, _) = find_room(START, START, POSTED.len(), shape.lanes().stream()).unwrap();
+    let (at, _) = find_room(START, START, POSTED.record_len(), shape.lanes().stream()).unwrap();
     client.write_record(CELL, at, &POSTED, b"the body");
     client.write_record_payload(CELL, at, &POSTED, b"load");
-    client.publish(CELL, at.after(POSTED.len()));
+    client.publish(CELL, at.advance(POSTED.record_len()));
     let is_posted = lease.load_word(WORD) == STAMP;
     let is_seen = cell.join().unwrap();
     assert!(!is_posted || is_seen, "a posted record is lost");

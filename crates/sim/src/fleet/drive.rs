@@ -1,6 +1,6 @@
 //! The next event of all: it is applied to its cell, to the supervisor, or to the world.
 
-use warren_base::{CellId, Epoch};
+use warren_base::{CellId, ClientId, Epoch};
 use warren_cell::{Event, IoId, SlotRef};
 use warren_proto::{Request, RequestHeader};
 use warren_supervisor::Event as SupervisorEvent;
@@ -60,12 +60,7 @@ fn happen<W: Surroundings>(world: &mut W, happening: Happening<W::Own>) {
         Happening::Kill { cell, epoch } => execute_verdict(world, cell, epoch),
         Happening::Look { cell, epoch, errs } => look_at_cell(world, cell, epoch, errs),
         Happening::Review { cell } => review(world, cell),
-        Happening::Posted { cell, client } => {
-            let is_watched = fleet.lanes.streams.is_watched((cell, client));
-            if fleet.host(cell).slots.is_ready && is_watched {
-                happen_to(world, cell, Event::Posted { client });
-            }
-        }
+        Happening::Posted { cell, client } => look_at_stream(world, cell, client),
         Happening::Turns => look_at_turns(world),
         Happening::Lie { cell, epoch, of, number } => lie(world, (cell, epoch), of, number),
         Happening::LateReport { from, epoch, report } => {
@@ -160,6 +155,15 @@ fn offer_request<W: Surroundings>(
 ) {
     if world.fleet_mut().host_mut(cell).slots.submit(from, header, request.clone()) {
         happen_to(world, cell, Event::Request { from, header, request });
+    }
+}
+
+/// A cell looks at the stream of a client that has posted.
+fn look_at_stream<W: Surroundings>(world: &mut W, cell: CellId, client: ClientId) {
+    let fleet = world.fleet_mut();
+    let is_watched = fleet.lanes.streams.is_watched((cell, client));
+    if fleet.host(cell).slots.is_ready && is_watched {
+        happen_to(world, cell, Event::Posted { client });
     }
 }
 

@@ -69,7 +69,7 @@ impl Streams {
         ring: usize,
     ) -> Option<StreamPos> {
         let stream = self.by_place.entry(place).or_default();
-        let end = stream.end.after(posted.header.len());
+        let end = stream.end.advance(posted.header.record_len());
         if end.since(stream.outcome.executed) > ring {
             return None;
         }
@@ -94,7 +94,7 @@ impl Streams {
         let stream = self.by_place.get_mut(&place).ok_or(BadRecord::Malformed)?;
         let found = stream.records.iter().find(|(begin, _)| *begin == at);
         let (_, posted) = found.ok_or(BadRecord::Malformed)?;
-        let end = at.after(posted.header.len());
+        let end = at.advance(posted.header.record_len());
         stream.payload = posted.payload.clone();
         let header = RequestHeader {
             seq: end.0,

@@ -14,7 +14,7 @@ use warren_proto::{CreateFlags, Credentials, Handle, Position, Request};
 use super::front::Front;
 use super::kept::KeptHandles;
 use super::paths::PathAnswers;
-use super::posts::Posting;
+use super::posting::Posting;
 use super::program::{Drawn, Holdings};
 use crate::history::Operation;
 

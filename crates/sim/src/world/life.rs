@@ -23,7 +23,7 @@ use super::audit::Audit;
 use super::client::{Client, SlotState};
 use super::copies::check_kept;
 use super::damage::Due;
-use super::posts::Posts;
+use super::posting::Posts;
 use super::program::Known;
 use super::record::{note_damage, would_answer};
 use super::{Phase, World, damage};

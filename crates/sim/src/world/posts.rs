@@ -11,7 +11,7 @@
 
 use std::rc::Rc;
 
-use warren_base::{CellId, Errno, Rng, Timestamp};
+use warren_base::{CellId, Errno};
 use warren_client::{Op, Post, Send};
 use warren_proto::stream::RecordHeader;
 use warren_proto::{
@@ -25,64 +25,20 @@ use super::client::{Client, SlotState, Whole};
 use super::event::At;
 use super::kept::keeps;
 use super::observe::note_reply;
+use super::posting::{Posting, Posts};
 use crate::fleet::Happening;
 use crate::fleet::streams::Posted;
 use crate::history::{Action, NEVER, Operation, Outcome};
-use crate::simulation::Faults;
-use crate::swarm::Swarm;
 
 /// Time between the publication and the load of the word, in nanoseconds.
 const CHECK_NANOS: u64 = 100;
 
-/// How clients post in a run.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct Posts {
-    /// In 100: a change that may be posted is.
-    chance: u64,
-    /// In 100: the next call is a change of a file that the client alone uses.
-    eager: u64,
-    /// Bytes of a ring.
-    ring: usize,
-    /// The longest time until a cell looks at a stream, in nanoseconds.
-    look: u64,
-}
-
-impl Posts {
-    pub(super) fn draw(seed: u64, swarm: &Swarm) -> Self {
-        let mut rng = Rng::new(seed ^ 0x9057);
-        let chance = *rng.pick(&[0, 60, 90, 100]);
-        let eager = *rng.pick(&[0, 30, 80]);
-        let ring = *rng.pick(&[40_000, 200_000, 1 << 20]);
-        let look = *rng.pick(&[1_000, 100_000, 5_000_000]);
-        let Faults { cell_read, cell_write, cell_flush, rot, .. } = swarm.faults;
-        let Faults { supervisor_write, supervisor_flush, wild, .. } = swarm.faults;
-        // An error of the device comes after the return of what was posted.
-        let faults =
-            cell_read + cell_write + cell_flush + rot + supervisor_write + supervisor_flush;
-        if faults + wild > 0 { Self::default() } else { Self { chance, eager, ring, look } }
-    }
-
-    const fn are_any(self) -> bool {
-        self.chance > 0
-    }
-}
-
-/// A change that is posted and not checked yet.
-#[derive(Clone, Debug)]
-pub(super) struct Posting {
-    post: Post,
-    request: Request,
-    capabilities: Capabilities,
-    payload: Rc<[u8]>,
-    invoked: (u64, Timestamp),
-    /// The lease has ended, and a request to the cell was sent.
-    pub waits: bool,
-}
-
 /// Lets clients that are no fronts open files for themselves, so that they may post.
 pub(super) fn request_alone(world: &mut World, at: At, request: &mut Request) {
     let is_front = world.clients[at.client].front.is_some();
-    if is_front || !world.posts.are_any() || keeps(&world.swarm) && world.fleet.sim.rng.chance(1, 2)
+    if is_front
+        || !world.posts.may_happen()
+        || keeps(&world.swarm) && world.fleet.sim.rng.chance(1, 2)
     {
         return;
     }
@@ -183,7 +139,7 @@ pub(super) fn try_post(
     None
 }
 
-/// What becomes of the change, if the client may post it now.
+/// Predicts the outcome of the change, if the client may post it now.
 fn plan(world: &mut World, at: At, request: &Request, payload: usize) -> Option<Post> {
     let now = world.fleet.sim.clock().wall;
     let client = &mut world.clients[at.client];

@@ -88,12 +88,17 @@ pub(super) fn client_answered(
         note_refused(world, at, &mut operation);
         world.history.operations.push(operation);
     }
+    go_on(world, (at, from), again, Answered { answer, granted, changed, delegated });
+}
+
+/// The slot goes on with this answer of the cell.
+fn go_on(world: &mut World, (at, from): (At, CellId), again: Option<Send>, answered: Answered) {
     if let Some(send) = again {
         ask_again(world, at, send);
     } else if world.slot(at).posting.is_some() {
         posting_answered(world, at, from);
     } else if !world.clients[at.client].is_gone {
-        step_call(world, at, Some(Answered { answer, granted, changed, delegated }));
+        step_call(world, at, Some(answered));
     }
 }
 

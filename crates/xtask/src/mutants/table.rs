@@ -213,7 +213,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/client/src/cache.rs",
+        file: "crates/client/src/guard.rs",
         what: "a lease that guards nothing guards a copy",
         find: "            0 => None,\n            stamp",
         replace: "            u64::MAX => None,\n            stamp",

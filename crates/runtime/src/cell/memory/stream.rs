@@ -29,7 +29,7 @@ pub(super) struct Stream {
 impl Stream {
     /// This record was read. It begins at `begin`.
     pub(super) fn read(&mut self, header: &RecordHeader, begin: StreamPos) {
-        self.payload = begin.after(header.payload_at());
+        self.payload = begin.advance(header.payload_at());
         self.payload_len = header.payload_len as usize;
         self.uid = header.uid;
     }

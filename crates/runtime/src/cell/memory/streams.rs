@@ -32,7 +32,7 @@ impl SharedMemory {
         let body = &mut self.streams.body;
         let read = memory.requests.read_record(self.cell, at, end, body);
         let (record, begin) = read.map_err(|_| BadRecord::Malformed)?;
-        let end = begin.after(record.len());
+        let end = begin.advance(record.record_len());
         let is_culprit = |it: Culprit| (it.client, it.slot, it.seq) == (client, STREAM, end.0);
         if self.culprit.is_some_and(is_culprit) {
             return Err(BadRecord::Refused { end });
@@ -172,11 +172,11 @@ mod tests {
             let time = Timestamp(5);
             let header = RecordHeader { time, uid: 11, gid: 12, body_len, payload_len };
             let ring = self.writer.shape().lanes().stream();
-            let room = find_room(self.end, self.end, header.len(), ring);
+            let room = find_room(self.end, self.end, header.record_len(), ring);
             let (at, _) = room.expect("room");
             self.writer.write_record(CELL, at, &header, body);
             self.writer.write_record_payload(CELL, at, &header, payload);
-            self.end = at.after(header.len());
+            self.end = at.advance(header.record_len());
             self.writer.publish(CELL, self.end);
             at
         }
@@ -256,7 +256,7 @@ mod tests {
         assert!(is_malformed(p.read(p.end)), "there is none");
         let at = p.publish_request(&write(), b"data");
         assert!(p.read(at).is_ok());
-        p.writer.publish(CELL, at.after(1 << 20));
+        p.writer.publish(CELL, at.advance(1 << 20));
         assert!(is_malformed(p.read(at)), "further than the ring");
     }
 
