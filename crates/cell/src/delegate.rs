@@ -214,8 +214,8 @@ fn used_inode(request: &Request, answer: &Answer) -> Option<Ino> {
     }
 }
 
-/// Whether a client that makes such a request will probably post others. After an open it does if it
-/// has done so lately.
+/// Whether a client that makes such a request will probably post others. After an open it does if
+/// it has done so lately.
 fn is_wanted(request: &Request, client: ClientId, turn: &mut Turn<'_>) -> bool {
     let streams = &mut turn.sessions.streams;
     match request {
