@@ -9,7 +9,7 @@
 //! `changes.c` and `written.c` make the same calls by chance on twins, of which one is the
 //! kernel's. `databases.c` does the same with calls of databases, and asks another process which
 //! files are locked. `watched.c` does the same while another process watches both twins.
-//! `requests.c` counts. `adopted.c` opens files before it is known to the fleet, and `vforked.c`
+//! `requests.c` counts, and `posted.c` counts those of appends, which are posted. `adopted.c` opens files before it is known to the fleet, and `vforked.c`
 //! has files open while it makes children. `records.c`, `storms.c` and `unusual.c` are of what
 //! programs do to each other, to themselves, and with files of other kinds, and `beside.c` of what
 //! they do to programs that the kernel serves.
@@ -43,6 +43,7 @@ const CASES: &[(&str, Case)] = &[
     ("files_lent", files_lent),
     ("databases_served", databases_served),
     ("files_watched", files_watched),
+    ("changes_posted", changes_posted),
     ("records_read", records_read),
     ("storms_survived", storms_survived),
     ("unusual_uses", unusual_uses),
@@ -105,6 +106,8 @@ const WATCHED_SERVED_MIN: u64 = 120_000;
 const WATCHED_PASSED_MAX: u64 = 600;
 /// The fewest served calls of `beside.c`: to make it known to the fleet, and changes of names.
 const BESIDE_SERVED_MIN: u64 = 12_000;
+/// The fewest served calls of `posted.c`: those that make it known to the fleet, and appends.
+const POSTED_SERVED_MIN: u64 = 20_000;
 /// The fewest served calls of one process of `records.c`: more than make it known to the fleet.
 const RECORDS_SERVED_MIN: u64 = 12_000;
 /// The same of a round of `storms.c`, and how many of its processes are no rounds.
@@ -197,6 +200,17 @@ fn files_opened(ground: &Ground, cells: u16) -> Result<()> {
 fn requests_counted(ground: &Ground, cells: u16) -> Result<()> {
     let run = Run { program: "requests", user: &[], options: &[], cells, words: "" };
     run.compare(ground).map(drop)
+}
+
+/// Appends that the program does not wait for, by writers that are killed.
+fn changes_posted(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let run =
+            Run { program: "posted", user, options: &[], cells, words: &ground.seed.to_string() };
+        let report = run.compare(ground)?;
+        ensure_served(&report, POSTED_SERVED_MIN).with_context(|| format!("{user:?}"))?;
+    }
+    Ok(())
 }
 
 /// Private mappings of files that are open without the kernel, beside mappings by the kernel.
