@@ -12,7 +12,9 @@
 
 use warren_base::{ClientId, Errno, Ino, InodeFlags};
 use warren_proto::stream::Delegated;
-use warren_proto::{AccessMode, Answer, FileKind, LeaseKey, LockKey, LockMode, Request, Step};
+use warren_proto::{
+    AccessMode, Answer, FileKind, LeaseKey, LockKey, LockMode, Reply, Request, Step,
+};
 
 use crate::apply::step;
 use crate::budget::Reservation;
@@ -125,16 +127,13 @@ pub(crate) fn await_stream(
     if !turn.sessions.streams.has(client) {
         return Ok(());
     }
-    let end = match state.end_of(client) {
-        Some(end) => end,
-        None => {
-            let end = turn.driver.memory.stream_end(client);
-            state.note_end(client, end);
-            end
-        }
-    };
+    let known = state.end_of(client);
+    let end = known.unwrap_or_else(|| turn.driver.memory.stream_end(client));
     if turn.sessions.streams.is_past(client, end) {
         return Ok(());
+    }
+    if known.is_none() {
+        state.note_end(client, end);
     }
     turn.sessions.streams.want(client, end);
     if turn.sessions.streams.is_past(client, end) {
@@ -152,19 +151,31 @@ pub(crate) fn await_all(state: &mut TaskState, turn: &mut Turn<'_>) -> Result<()
     waits
 }
 
+/// The same, but for records that wait for room that only a checkpoint makes.
+pub(crate) fn await_executable(state: &mut TaskState, turn: &mut Turn<'_>) -> Result<(), Stop> {
+    let mut waits = Ok(());
+    for client in turn.sessions.streams.clients() {
+        if !turn.sessions.streams.awaits_room(client) {
+            waits = waits.and(await_stream(client, state, turn));
+        }
+    }
+    waits
+}
+
 /// Ends the delegation of the inode, if there is one: the client waits for the results of its
 /// requests from now on. Records that it has posted keep what was set aside for them.
 pub(crate) fn end(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
-    let Some(&Delegation { client, ends_at: None, .. }) = shard.leases.delegations.find(ino) else {
-        return;
-    };
+    let Some(&delegation) = shard.leases.delegations.find(ino) else { return };
+    let Delegation { client, ends_at: None, .. } = delegation else { return };
     if !turn.plants(Plant::KeepDelegationWord) {
         turn.revoke(&mut shard.leases, &LeaseKey::Delegate(ino));
     }
     let at = turn.driver.memory.stream_end(client);
     shard.leases.delegations.set_end(ino, at);
     turn.sessions.streams.want(client, at);
-    if turn.sessions.streams.is_past(client, at) {
+    let is_past = turn.sessions.streams.is_past(client, at);
+    turn.sessions.streams.note_use(client, delegation.is_used || !is_past);
+    if is_past {
         shard.leases.delegations.remove(ino);
     } else {
         turn.sessions.streams.end_delegation(client, ino, at);
@@ -203,16 +214,20 @@ fn used_inode(request: &Request, answer: &Answer) -> Option<Ino> {
     }
 }
 
-/// Whether a client that makes such a request will make more of them.
-fn is_repeated(request: &Request) -> bool {
-    request.is_change()
-        && matches!(
-            request,
-            Request::Create { .. }
-                | Request::Open { .. }
-                | Request::Write { .. }
-                | Request::SetAttr { handle: Some(_), .. }
-        )
+/// Whether a client that makes such a request will probably post others. After an open it does if
+/// it has done so lately.
+fn is_wanted(request: &Request, client: ClientId, turn: &mut Turn<'_>) -> bool {
+    let streams = &mut turn.sessions.streams;
+    match request {
+        Request::Create { .. } | Request::Open { .. } => {
+            request.is_change() && streams.pays(client)
+        }
+        Request::Write { .. } | Request::SetAttr { handle: Some(_), .. } => {
+            streams.note_use(client, true);
+            true
+        }
+        _ => false,
+    }
 }
 
 /// The delegation that comes with the reply to a client's request in a slot: a new one, or that
@@ -230,13 +245,16 @@ pub(crate) fn delegate_beside(
     let shard = shards.get_mut(&ino.shard())?;
     let may_have_it = match shard.leases.delegations.find(ino) {
         Some(it) => it.client == client,
-        None => is_repeated(request) && may_delegate(shard, ino, client, turn),
+        None => is_wanted(request, client, turn) && may_delegate(shard, ino, client, turn),
     };
     if !may_have_it {
         return None;
     }
     end(shard, ino, turn);
-    let attr = shard.inode_value(ino).ok().flatten()?.attr;
+    let attr = match answer.as_ref().ok().and_then(Reply::opened) {
+        Some(opened) => opened.attr,
+        None => shard.inode_value(ino).ok().flatten()?.attr,
+    };
     let is_plain = attr.kind == FileKind::Regular
         && attr.nlink > 0
         && !attr.flags.intersects(InodeFlags::SETTABLE | UNPREDICTABLE);
@@ -286,10 +304,12 @@ fn set_aside(shard: &mut Shard, ino: Ino, client: ClientId, turn: &mut Turn<'_>)
         let room = shard.room().saturating_sub(shard.space.private());
         budget.admit(room, budget.posts(credit.into())).is_some()
     };
-    while !fits(shard, CREDIT_WANTED)
-        && !turn.chunks.is_half_gone(false)
-        && let Some(chunk) = turn.chunks.take_allocated()
-    {
+    while !fits(shard, CREDIT_WANTED) && !turn.chunks.is_half_gone(false) {
+        let Some(chunk) = turn.chunks.take_allocated() else {
+            // The next request that could bring a delegation finds some.
+            turn.chunks.host.want_batch();
+            break;
+        };
         let claimed = Step::Claimed { shard: shard.id, chunk };
         step(shard, claimed, &mut Reservation::empty(), turn);
     }

@@ -420,9 +420,9 @@ impl Shard {
     }
 
     /// Free blocks that the shard keeps although a checkpoint would let their chunks go: those that
-    /// it owes, and those that are kept back.
+    /// it owes, those that are set aside for records, and those that are kept back.
     pub(crate) fn kept_blocks(&self) -> u64 {
-        let owed = blocks_of_owed(self.owed.blocks);
+        let owed = blocks_of_owed(self.owed.blocks) + self.leases.delegations.promised();
         if self.inodes == 0 { owed } else { owed + self.budget().kept_from_growth() }
     }
 

@@ -197,9 +197,10 @@ impl Turn<'_> {
         self.report_if_drained();
     }
 
-    /// Reports that no transaction is left, once that is so in a checkpoint.
+    /// Reports that no transaction is left, and no record that clients have posted before, once
+    /// that is so in a checkpoint.
     pub(crate) fn report_if_drained(&mut self) {
-        if self.fleet.checkpoints.drained() {
+        if !self.sessions.streams.has_barrier() && self.fleet.checkpoints.drained() {
             let (cell, number) = (self.fleet.volume.id, self.fleet.checkpoints.number());
             self.report(Report::Drained { cell, number });
         }

@@ -10,9 +10,9 @@ use warren_proto::{Beside, Capability, Credentials, Reply, Request, RequestHeade
 use crate::authority::{granted, may_name};
 use crate::cache::transfer::{probe, wake_io};
 use crate::change::revoke_late;
-use crate::checkpoint::reclaim_retracted;
+use crate::checkpoint::{Checkpoint, reclaim_retracted};
 use crate::core::Core;
-use crate::core::streams::{end_posts, look_at_stream};
+use crate::core::streams::{end_posts, look_at_stream, set_barriers};
 use crate::driver::Driver;
 use crate::durable::{become_read_only, flush_done, hold_log, log_write_done, written_through};
 use crate::event::{Effect, Event, FrameNo, IoId, PeerBody, PeerMessage, SlotRef};
@@ -178,7 +178,7 @@ impl Core {
                     self.expel(client, turn);
                 }
             }
-            Order::Drain { number } => self.checkpoint.drain(number, turn),
+            Order::Drain { number } => drain(&self.checkpoint, number, turn),
             Order::Write { number, count } => self.checkpoint.start_writing(number, count, turn),
             Order::Switched { number, is_whole } => {
                 turn.fleet.checkpoints.is_whole = is_whole;
@@ -374,6 +374,12 @@ impl Core {
             waits.start(Work::Recover);
         }
     }
+}
+
+/// A checkpoint begins. It holds what clients have posted before.
+fn drain(checkpoint: &Checkpoint, number: u64, turn: &mut Turn<'_>) {
+    set_barriers(turn);
+    checkpoint.drain(number, turn);
 }
 
 /// Sets the point that each message of the turn depends on, and drops messages to lost cells.

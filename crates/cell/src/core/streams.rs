@@ -41,6 +41,7 @@ impl Core {
             }
             release_ended(&mut self.shards, client, turn);
             turn.waits.wake_all(WaitKey::Stream(client));
+            turn.report_if_drained();
             if turn.sessions.streams.has_left(client) {
                 self.expel(client, turn);
             }
@@ -189,6 +190,35 @@ pub(super) fn inherit_streams(turn: &mut Turn<'_>) {
         turn.sessions.streams.inherit(client, published);
         turn.sessions.streams.want(client, published);
         turn.driver.memory.watch_stream(client, true);
+    }
+}
+
+/// A checkpoint begins: it is to hold everything that clients have posted before, so that `sync`
+/// covers it.
+pub(super) fn set_barriers(turn: &mut Turn<'_>) {
+    for client in turn.sessions.streams.clients() {
+        let end = turn.driver.memory.stream_end(client);
+        turn.sessions.streams.set_barrier(client, end);
+    }
+}
+
+/// A record waits for this. A checkpoint that would make room for it does not wait for it.
+pub(super) fn note_wait(client: Option<ClientId>, key: WaitKey, turn: &mut Turn<'_>) {
+    let awaits_room = matches!(
+        key,
+        WaitKey::NextCheckpoint
+            | WaitKey::Checkpoint(_)
+            | WaitKey::LogRoom
+            | WaitKey::Chunk(_)
+            | WaitKey::Allocated
+            | WaitKey::Cleaning
+            | WaitKey::NextCleaning
+            | WaitKey::Undrained
+    );
+    if let Some(client) = client.filter(|_| awaits_room) {
+        turn.sessions.streams.await_room(client);
+        turn.waits.wake_all(WaitKey::Stream(client));
+        turn.report_if_drained();
     }
 }
 

@@ -13,8 +13,8 @@ use crate::cache::transfer::{issue_node_writes, read_node, wait_for_pages};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::writeback::write_back;
 use crate::core::Core;
-use crate::core::streams::{end_of_record, settle_streams};
-use crate::delegate::delegate_beside;
+use crate::core::streams::{end_of_record, note_wait, settle_streams};
+use crate::delegate::{await_executable, delegate_beside};
 use crate::durable::advance_log;
 use crate::event::{Effect, SlotRef};
 use crate::fleet::Fleet;
@@ -304,7 +304,10 @@ impl Core {
                 self.checkpoint.fix_kept(self.replay.claimed(), turn)?;
             }
             Work::Fix => self.checkpoint.fix(shards, participants, state, turn)?,
-            Work::Save => save(shards, turn)?,
+            Work::Save => {
+                await_executable(state, turn)?;
+                save(shards, turn)?;
+            }
             Work::OpenShard { shard } => self.open_shard(*shard, turn)?,
         }
         Ok(None)
@@ -523,6 +526,9 @@ impl Core {
                 unreachable!("only operations on names meet other cells")
             }
         };
+        if task.state.is_posted() {
+            note_wait(task.state.client, key, turn);
+        }
         turn.waits.wait_for(key, id);
     }
 }

@@ -46,13 +46,22 @@ struct Stream {
     ring: usize,
     /// A predecessor has not executed it up to here, and may have delegated inodes to the client.
     inherited: Option<StreamPos>,
+    /// A checkpoint is to hold everything up to here.
+    barrier: Option<StreamPos>,
+    /// The record that is under way waits for room that a checkpoint makes.
+    awaits_room: bool,
     /// Delegations that are revoked, and how far records rest on them.
     ending: Vec<(Ino, StreamPos)>,
     /// The client is gone; it is expelled once the stream is executed.
     is_leaving: bool,
     /// The place up to which it was executed at the last review.
     reviewed: StreamPos,
+    /// Grows with each delegation that was used, and falls with each that was not.
+    use_count: u8,
 }
+
+/// A client whose delegations are used has this count.
+const USES_MAX: u8 = 4;
 
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
@@ -62,6 +71,8 @@ pub(crate) struct Streams {
     yielded: Vec<ClientId>,
     /// The number of inherited streams that are not executed.
     inherited: usize,
+    /// The number of streams that a checkpoint waits for.
+    barriers: usize,
     /// The latest time of day that the cell has seen: clients may have seen it, too, if the clock
     /// was set back since.
     latest: Option<Timestamp>,
@@ -93,9 +104,12 @@ impl Streams {
             state: State::Idle,
             ring,
             inherited: None,
+            barrier: None,
+            awaits_room: false,
             ending: Vec::new(),
             is_leaving: false,
             reviewed: executed,
+            use_count: USES_MAX,
         });
     }
 
@@ -114,6 +128,35 @@ impl Streams {
 
     pub(crate) fn is_inherited(&self, client: ClientId) -> bool {
         self.streams.get(&client).is_some_and(|stream| stream.inherited.is_some())
+    }
+
+    /// The checkpoint that begins is to hold everything before `end`, unless a record waits for the
+    /// room that the checkpoint makes.
+    pub(crate) fn set_barrier(&mut self, client: ClientId, end: StreamPos) {
+        self.want(client, end);
+        if self.is_past(client, end) {
+            return;
+        }
+        if let Some(stream) = self.streams.get_mut(&client).filter(|stream| !stream.awaits_room) {
+            self.barriers += usize::from(stream.barrier.replace(end).is_none());
+        }
+    }
+
+    /// Whether a checkpoint has to wait for records.
+    pub(crate) const fn has_barrier(&self) -> bool {
+        self.barriers > 0
+    }
+
+    /// The record that is under way waits for room that a checkpoint makes.
+    pub(crate) fn await_room(&mut self, client: ClientId) {
+        if let Some(stream) = self.streams.get_mut(&client) {
+            stream.awaits_room = true;
+            self.barriers -= usize::from(stream.barrier.take().is_some());
+        }
+    }
+
+    pub(crate) fn awaits_room(&self, client: ClientId) -> bool {
+        self.streams.get(&client).is_some_and(|stream| stream.awaits_room)
     }
 
     /// Whether everything before `end` is executed, as far as it ever will be.
@@ -176,6 +219,10 @@ impl Streams {
         if stream.inherited.take_if(|inherited| !end.is_before(*inherited)).is_some() {
             self.inherited -= 1;
         }
+        stream.awaits_room = false;
+        if stream.barrier.take_if(|barrier| !end.is_before(*barrier)).is_some() {
+            self.barriers -= 1;
+        }
         let was_running = matches!(stream.state, State::Running(_));
         stream.state = State::Ready;
         if was_running {
@@ -203,6 +250,19 @@ impl Streams {
 
     pub(crate) fn is_broken(&self, client: ClientId) -> bool {
         self.streams.get(&client).is_some_and(|stream| stream.state == State::Broken)
+    }
+
+    /// A delegation of the client has ended, and was used or not.
+    pub(crate) fn note_use(&mut self, client: ClientId, is_used: bool) {
+        if let Some(Stream { use_count, .. }) = self.streams.get_mut(&client) {
+            *use_count =
+                if is_used { USES_MAX.min(*use_count + 1) } else { use_count.saturating_sub(1) };
+        }
+    }
+
+    /// Whether the client has used a delegation lately, or never had one.
+    pub(crate) fn pays(&self, client: ClientId) -> bool {
+        self.streams.get(&client).is_none_or(|stream| stream.use_count > 0)
     }
 
     /// The stream goes on with the next event, so that it does not keep the cell from others.
@@ -240,6 +300,7 @@ impl Streams {
         let Some(stream) = self.streams.get_mut(&client) else { return };
         stream.state = State::Broken;
         self.inherited -= usize::from(stream.inherited.take().is_some());
+        self.barriers -= usize::from(stream.barrier.take().is_some());
     }
 
     /// The client is expelled once its stream is executed.
@@ -356,6 +417,29 @@ mod tests {
             assert_eq!(streams.is_inherited(CLIENT), is_left);
         }
         assert!(!streams.has_inherited());
+    }
+
+    #[test]
+    fn a_checkpoint_waits_for_records_that_do_not_wait_for_it() {
+        let mut streams = opened();
+        streams.set_barrier(CLIENT, at(0));
+        assert!(!streams.has_barrier());
+        streams.set_barrier(CLIENT, at(16));
+        assert!(streams.has_barrier() && streams.next_ready().is_some());
+        assert!(streams.next_record(CLIENT).is_some());
+        streams.begin(CLIENT, at(8));
+        streams.finish(CLIENT, at(8));
+        assert!(streams.has_barrier() && streams.next_record(CLIENT).is_some());
+        streams.begin(CLIENT, at(16));
+        streams.await_room(CLIENT);
+        assert!(!streams.has_barrier());
+        streams.set_barrier(CLIENT, at(16));
+        assert!(!streams.has_barrier(), "it still waits");
+        streams.finish(CLIENT, at(16));
+        streams.set_barrier(CLIENT, at(24));
+        assert!(streams.has_barrier());
+        streams.remove(CLIENT);
+        assert!(!streams.has_barrier());
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub(crate) struct Delegation {
     pub(crate) client: ClientId,
     /// Pages that the client may write before the next reply.
     pub(crate) credit: u32,
+    /// A record was executed under it.
+    pub(crate) is_used: bool,
     /// Blocks that are set aside beside those for the pages.
     fixed: u64,
     /// The end of the last record that may rest on it, once the lease is revoked.
@@ -66,7 +68,7 @@ impl Delegations {
     pub(crate) fn insert(&mut self, ino: Ino, client: ClientId, credit: u32, blocks: u64) {
         self.remove(ino);
         let fixed = blocks.saturating_sub(blocks_of_pages(credit.into()));
-        let delegation = Delegation { client, credit, fixed, ends_at: None };
+        let delegation = Delegation { client, credit, is_used: false, fixed, ends_at: None };
         self.promised += delegation.blocks();
         self.by_inode.insert(ino, delegation);
     }
@@ -76,6 +78,7 @@ impl Delegations {
         if let Some(delegation) = self.by_inode.get_mut(&ino) {
             let before = delegation.blocks();
             delegation.credit = delegation.credit.saturating_sub(pages);
+            delegation.is_used = true;
             self.promised -= before - delegation.blocks();
         }
     }
