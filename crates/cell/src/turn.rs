@@ -197,8 +197,8 @@ impl Turn<'_> {
         self.report_if_drained();
     }
 
-    /// Reports that no transaction is left, and no record that clients have posted before, once
-    /// that is so in a checkpoint.
+    /// Reports that no transaction is left, and no record that clients had posted, once that is so
+    /// in a checkpoint.
     pub(crate) fn report_if_drained(&mut self) {
         if !self.sessions.streams.has_barrier() && self.fleet.checkpoints.drained() {
             let (cell, number) = (self.fleet.volume.id, self.fleet.checkpoints.number());

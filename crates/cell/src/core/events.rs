@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warren_base::{BlockNo, CellId, Errno, ShardId};
+use warren_base::{BlockNo, CellId, ClientId, Errno, ShardId};
 use warren_proto::control::{Order, Report};
-use warren_proto::{Beside, Capability, Credentials, Reply, Request, RequestHeader};
+use warren_proto::slot::Shape;
+use warren_proto::{Beside, Capability, Credentials, Reply, Request, RequestHeader, Rules};
 
 use crate::authority::{granted, may_name};
 use crate::cache::transfer::{probe, wake_io};
 use crate::change::revoke_late;
-use crate::checkpoint::{Checkpoint, reclaim_retracted};
+use crate::checkpoint::reclaim_retracted;
 use crate::core::Core;
 use crate::core::streams::{end_posts, look_at_stream, set_barriers};
 use crate::driver::Driver;
@@ -24,6 +25,7 @@ use crate::plant::Plant;
 use crate::run::task::Task;
 use crate::run::wait::{WaitKey, Waits};
 use crate::run::work::Work;
+use crate::shards::Shards;
 use crate::supply::host::{chunks_discarded, chunks_reserved, host_measured};
 use crate::supply::pool::{poll_pool, pool_message, take_found, take_grown};
 use crate::turn::{Shared, Turn};
@@ -154,21 +156,8 @@ impl Core {
                 if acknowledged_leases && self.replay.is_of_process() {
                     turn.sessions.leases.inherited.insert(client);
                 }
-                turn.sessions.leases.stamps.admit(client, shape.lanes().words());
-                turn.sessions.clients.admit(
-                    client,
-                    credentials,
-                    acknowledged_leases,
-                    (shape, rules),
-                );
-                if acknowledged_leases && turn.sessions.clients.fronts() > 1 {
-                    // From now on, files are opened for writing without the kernels' caches.
-                    let stamps = &mut turn.sessions.leases.stamps;
-                    for shard in self.shards.values_mut() {
-                        shard.leases.words.revoke_opens(stamps, turn.driver.memory);
-                    }
-                }
-                turn.driver.report(Report::Admitted { client });
+                let terms = (shape, rules);
+                admit(&mut self.shards, client, credentials, acknowledged_leases, terms, turn);
             }
             Order::Rule { client, rules } => turn.sessions.clients.set_rules(client, rules),
             // The log must be replayed first, because it may name the client.
@@ -178,7 +167,10 @@ impl Core {
                     self.expel(client, turn);
                 }
             }
-            Order::Drain { number } => drain(&self.checkpoint, number, turn),
+            Order::Drain { number } => {
+                set_barriers(turn);
+                self.checkpoint.drain(number, turn);
+            }
             Order::Write { number, count } => self.checkpoint.start_writing(number, count, turn),
             Order::Switched { number, is_whole } => {
                 turn.fleet.checkpoints.is_whole = is_whole;
@@ -376,10 +368,24 @@ impl Core {
     }
 }
 
-/// A checkpoint begins. It holds what clients have posted before.
-fn drain(checkpoint: &Checkpoint, number: u64, turn: &mut Turn<'_>) {
-    set_barriers(turn);
-    checkpoint.drain(number, turn);
+fn admit(
+    shards: &mut Shards,
+    client: ClientId,
+    credentials: Credentials,
+    acknowledged_leases: bool,
+    terms: (Shape, Rules),
+    turn: &mut Turn<'_>,
+) {
+    turn.sessions.leases.stamps.admit(client, terms.0.lanes().words());
+    turn.sessions.clients.admit(client, credentials, acknowledged_leases, terms);
+    if acknowledged_leases && turn.sessions.clients.fronts() > 1 {
+        // From now on, files are opened for writing without the kernels' caches.
+        let stamps = &mut turn.sessions.leases.stamps;
+        for shard in shards.values_mut() {
+            shard.leases.words.revoke_opens(stamps, turn.driver.memory);
+        }
+    }
+    turn.driver.report(Report::Admitted { client });
 }
 
 /// Sets the point that each message of the turn depends on, and drops messages to lost cells.
