@@ -950,6 +950,32 @@ fn a_successor_executes_records_on_a_file_that_is_open_twice() {
     assert_eq!(it.pair.content(it.other, IN_A, "file"), b"onetwo");
 }
 
+/// The handle for which the file was delegated is closed, by a request or by a record.
+#[test]
+fn a_successor_executes_records_of_handles_that_are_left() {
+    for is_posted in [false, true] {
+        let mut it = Scenario::new();
+        let (client, ino) = (it.client, it.ino());
+        let access = AccessMode::READ | AccessMode::WRITE;
+        let call = it.pair.send(client, Request::Open { ino, access });
+        let Some(Ok(Reply::Opened(opened))) = it.pair.answer(call) else { panic!("not opened") };
+        let delegated = it.pair.delegated(call).expect("it is still delegated");
+        let close = Request::Close { handle: it.file };
+        if is_posted {
+            it.pair.post(client, close, b"");
+        } else {
+            assert!(it.pair.call(client, close).is_ok());
+        }
+        if it.pair.may_post(client, &delegated) {
+            it.pair.post(client, append(opened.handle), b"posted");
+        }
+        let posted = it.pair.stream(client).end;
+        it.die(Death::Before);
+        let outcome = it.pair.outcome(client);
+        assert_eq!((outcome.executed, outcome.errno), (posted, None), "{is_posted}");
+    }
+}
+
 #[test]
 fn others_wait_for_a_successor_that_executes_records() {
     let mut it = Scenario::with_page_on_device();
