@@ -366,6 +366,27 @@ fn own_requests_wait_for_a_record_that_waits() {
     assert_eq!(it.pair.bytes_of(look), b"slow");
 }
 
+/// Another thread of the client does not predict results without a change that is under way.
+#[test]
+fn an_own_change_in_a_slot_ends_the_delegation_before_it_waits() {
+    for is_cut in [false, true] {
+        let mut it = Scenario::with_page_on_device();
+        it.pair.device.hold(Kind::Read);
+        let change = if is_cut {
+            let set = it.set(SetAttr { size: Some(3), ..NOTHING });
+            it.pair.send(it.client, set)
+        } else {
+            it.pair.send_write(it.client, it.file, 1, b"slot")
+        };
+        assert!(!it.pair.is_answered(change), "it waits for the page");
+        assert!(!it.may_post(), "{is_cut}");
+        it.pair.release_io();
+        let again = it.pair.delegated(change).expect("a new delegation");
+        assert!(it.pair.may_post(it.client, &again));
+        assert_eq!(again.attr.size, if is_cut { 3 } else { PAGE as u64 });
+    }
+}
+
 #[test]
 fn sync_and_fsync_make_records_durable() {
     for by_other in [false, true] {
