@@ -4,6 +4,7 @@
 //! ```text
 //! a look by another client      A end of the stream, execute up to it, then look
 //! a change by another client    store 0 into the word, F, A end, execute up to it, then change
+//! a change by the client itself the same: another thread of it may post meanwhile
 //! ```
 //!
 //! The client stores the end of its stream before it loads the word, with a fence between, so
@@ -42,11 +43,8 @@ pub(crate) enum Use {
 /// The use that the request makes of the inode that it names.
 pub(crate) const fn use_of(request: &Request) -> Use {
     match request {
-        Request::SetAttr { .. }
-        | Request::Open { .. }
-        | Request::SetXattr { .. }
-        | Request::RemoveXattr { .. }
-        | Request::Link { .. } => Use::Changes,
+        Request::Open { .. } => Use::Changes,
+        _ if request.is_change() => Use::Changes,
         _ => Use::Looks,
     }
 }
@@ -64,7 +62,11 @@ pub(crate) fn settle(
         return await_inherited(shard, ino, state, turn);
     };
     if state.client == Some(holder) {
-        return Ok(());
+        // Another thread of the client must not predict results without a change that is under way.
+        return match how {
+            Use::Changes => settle_change(shard, ino, state, turn),
+            Use::Looks => Ok(()),
+        };
     }
     if how == Use::Changes {
         shard.leases.delegations.rest(ino, turn.driver.now.monotonic);

@@ -193,3 +193,309 @@ fn outcome(
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+
+    use warren_base::InodeFlags;
+    use warren_base::limits::BLOCK_SIZE;
+    use warren_proto::{Handle, Lease, SetAttr, SetTime};
+
+    use super::*;
+
+    const CELL: CellId = CellId(1);
+    const INO: Ino = Ino(5);
+    const PAGE: u64 = BLOCK_SIZE as u64;
+    const NOW: Timestamp = Timestamp(100);
+    const WRITE: AccessMode = AccessMode::WRITE;
+    const HANDLE: Handle = Handle { ino: INO, open: 9 };
+
+    /// All words have this stamp.
+    struct Same(Cell<u64>);
+
+    impl Words for Same {
+        fn load(&self, _: CellId, _: u32) -> u64 {
+            self.0.get()
+        }
+    }
+
+    fn words(stamp: u64) -> Same {
+        Same(Cell::new(stamp))
+    }
+
+    fn attr(ino: Ino, size: u64) -> Attr {
+        let zero = Timestamp(0);
+        Attr {
+            ino,
+            kind: FileKind::Regular,
+            mode: 0o644,
+            nlink: 1,
+            uid: 10,
+            gid: 10,
+            rdev: 0,
+            size,
+            blocks: predict::pages_of(size),
+            atime: zero,
+            mtime: zero,
+            ctime: zero,
+            btime: zero,
+            flags: InodeFlags::empty(),
+        }
+    }
+
+    fn delegated(attr: Attr, stamp: u64, credit: u32) -> Delegated {
+        Delegated { attr, lease: Lease { word: 3, stamp }, credit }
+    }
+
+    /// The delegation of an empty file, under stamp 1.
+    fn kept(credit: u32) -> Delegations {
+        let mut delegations = Delegations::default();
+        delegations.keep(CELL, &delegated(attr(INO, 0), 1, credit));
+        delegations
+    }
+
+    fn who(uid: u32) -> Credentials {
+        Credentials { uid, gid: uid, ..Credentials::default() }
+    }
+
+    fn write(position: Position) -> Request {
+        let (handle, kill_privileges, write_back, direct) = (HANDLE, false, false, false);
+        Request::Write { handle, position, kill_privileges, write_back, direct }
+    }
+
+    fn set(set: SetAttr) -> Request {
+        Request::SetAttr { ino: INO, handle: Some(HANDLE), set }
+    }
+
+    fn plan_at(
+        it: &mut Delegations,
+        request: &Request,
+        len: usize,
+        now: Timestamp,
+    ) -> Option<Post> {
+        it.plan(request, len, WRITE, (&who(10), now), &words(1))
+    }
+
+    fn plan(it: &mut Delegations, request: &Request, len: usize) -> Option<Post> {
+        plan_at(it, request, len, NOW)
+    }
+
+    /// Posts an append, and returns the size after it.
+    fn append(it: &mut Delegations, len: usize) -> Option<u64> {
+        let post = plan(it, &write(Position::End), len)?;
+        it.note_published(&post);
+        match post.reply {
+            Reply::Written { len: written, size } if written as usize == len => Some(size),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_post_sees_those_before_it() {
+        let mut it = kept(100);
+        assert_eq!([10, 5000].map(|len| append(&mut it, len)), [Some(10), Some(5010)]);
+        let post = plan(&mut it, &write(Position::At(2)), 3).expect("a plan");
+        assert_eq!(post.reply, Reply::Written { len: 3, size: 5010 });
+        let cut = plan(&mut it, &set(SetAttr { size: Some(7), ..SetAttr::default() }), 0);
+        let cut = cut.expect("a plan");
+        assert_eq!(cut.attr().map(|attr| (attr.size, attr.blocks, attr.mtime)), Some((7, 1, NOW)));
+        assert_eq!(append(&mut it, 1), Some(5011), "the truncation was not published");
+        it.note_published(&cut);
+        assert_eq!(append(&mut it, 1), Some(8));
+        assert_eq!((cut.cell, cut.ino(), cut.time), (CELL, INO, NOW));
+    }
+
+    #[test]
+    fn the_credit_is_spent_by_pages_and_renewed_by_replies() {
+        let mut it = kept(4);
+        // A write at the end may begin anywhere in a page.
+        assert_eq!(append(&mut it, 1), Some(1));
+        assert_eq!(append(&mut it, BLOCK_SIZE), Some(PAGE + 1));
+        assert_eq!(append(&mut it, BLOCK_SIZE + 1), None, "three pages of one");
+        assert!(it.has(INO), "the delegation stands");
+        let chmod = set(SetAttr { mode: Some(0o600), ..SetAttr::default() });
+        let post = plan(&mut it, &chmod, 0).expect("a request without data counts as a page");
+        it.note_published(&post);
+        assert_eq!(append(&mut it, 1), None);
+        assert_eq!(plan(&mut it, &chmod, 0), None);
+        it.keep(CELL, &delegated(attr(INO, 7), 1, 2));
+        assert_eq!(append(&mut it, 1), Some(8));
+    }
+
+    #[test]
+    fn a_guard_that_does_not_hold_ends_the_delegation() {
+        let mut it = kept(100);
+        let plan = |it: &mut Delegations, stamp| {
+            let who = who(10);
+            it.plan(&write(Position::End), 1, WRITE, (&who, NOW), &words(stamp))
+        };
+        assert_eq!(plan(&mut it, 0), None);
+        assert!(!it.has(INO) && plan(&mut it, 1).is_none());
+        let mut it = kept(100);
+        assert_eq!(plan(&mut it, 2), None, "another lease has the word");
+        // An acknowledged lease guards nothing.
+        let mut it = Delegations::default();
+        it.keep(CELL, &delegated(attr(INO, 0), 0, 100));
+        assert!(!it.has(INO));
+    }
+
+    #[test]
+    fn an_earlier_delegation_does_not_replace_a_later_one() {
+        let mut it = kept(100);
+        it.keep(CELL, &delegated(attr(INO, 30), 3, 100));
+        it.keep(CELL, &delegated(attr(INO, 20), 2, 100));
+        let post = it.plan(&write(Position::End), 1, WRITE, (&who(10), NOW), &words(3));
+        assert_eq!(post.map(|post| post.reply), Some(Reply::Written { len: 1, size: 31 }));
+    }
+
+    #[test]
+    fn a_publication_under_an_earlier_delegation_changes_nothing_of_a_later_one() {
+        let mut it = kept(100);
+        let post = plan(&mut it, &write(Position::End), 9).expect("a plan");
+        it.keep(CELL, &delegated(attr(INO, 9), 2, 1));
+        it.note_published(&post);
+        let post = it.plan(&write(Position::End), 1, WRITE, (&who(10), NOW), &words(2));
+        assert_eq!(post.map(|post| post.reply), Some(Reply::Written { len: 1, size: 10 }));
+        it.discard(INO);
+        it.note_published(
+            &kept(1)
+                .plan(&write(Position::At(0)), 1, WRITE, (&who(10), NOW), &words(1))
+                .expect("a plan"),
+        );
+        assert!(!it.has(INO));
+    }
+
+    #[test]
+    fn blocks_are_known_of_dense_files_alone() {
+        let blocks = |it: &mut Delegations, position, len| {
+            let post = plan(it, &write(position), len).expect("a plan");
+            it.note_published(&post);
+            post.attr().map(|attr| attr.blocks)
+        };
+        let mut it = kept(1000);
+        assert_eq!(blocks(&mut it, Position::At(0), 5), Some(1));
+        assert_eq!(blocks(&mut it, Position::At(PAGE), 1), Some(2), "the next page");
+        assert_eq!(blocks(&mut it, Position::At(3 * PAGE), 1), None, "a hole");
+        assert_eq!(blocks(&mut it, Position::At(2 * PAGE), 1), None, "only the cell knows");
+        let chmod = set(SetAttr { mode: Some(0o600), ..SetAttr::default() });
+        let post = plan(&mut it, &chmod, 0).expect("a plan");
+        assert_eq!((post.reply.clone(), post.attr()), (Reply::Done, None), "nor the attributes");
+        let empty = set(SetAttr { size: Some(0), ..SetAttr::default() });
+        let post = plan(&mut it, &empty, 0).expect("a plan");
+        assert!(matches!(post.reply, Reply::Attr { lease: None, .. }), "an empty file is dense");
+        it.note_published(&post);
+        assert_eq!(blocks(&mut it, Position::End, 1), Some(1));
+    }
+
+    /// A reply of the cell has as many blocks as pages, which alone does not show where they are.
+    #[test]
+    fn a_file_is_dense_if_it_was_or_is_empty() {
+        let exact = |it: &mut Delegations, stamp| {
+            let who = who(10);
+            let post = it.plan(&write(Position::End), 1, WRITE, (&who, NOW), &words(stamp));
+            post.expect("a plan").attr().is_some()
+        };
+        let mut it = Delegations::default();
+        it.keep(CELL, &delegated(attr(INO, 3 * PAGE), 1, 100));
+        assert!(!exact(&mut it, 1));
+        let chmod = set(SetAttr { mode: Some(0o600), ..SetAttr::default() });
+        let post = plan(&mut it, &chmod, 0).expect("a plan");
+        assert!(post.attr().is_some(), "the attributes that came are right");
+        it.keep(CELL, &delegated(attr(INO, 0), 2, 100));
+        assert!(exact(&mut it, 2));
+        it.keep(CELL, &delegated(attr(INO, 2 * PAGE), 3, 100));
+        assert!(exact(&mut it, 3), "it was dense, and has all pages");
+        it.keep(CELL, &delegated(Attr { blocks: 1, ..attr(INO, 2 * PAGE) }, 4, 100));
+        assert!(!exact(&mut it, 4));
+    }
+
+    #[test]
+    fn what_the_cell_may_refuse_is_not_posted() {
+        let mut it = kept(1000);
+        let refused = |it: &mut Delegations, request: &Request, len, access, uid| {
+            it.plan(request, len, access, (&who(uid), NOW), &words(1)).is_none()
+        };
+        let end = write(Position::End);
+        assert!(refused(&mut it, &end, 1, AccessMode::READ, 10));
+        assert!(refused(&mut it, &end, 0, WRITE, 10), "an empty write");
+        assert!(refused(&mut it, &write(Position::Current), 1, WRITE, 10));
+        assert!(refused(&mut it, &write(Position::At(FILE_SIZE_MAX)), 1, WRITE, 10));
+        assert!(refused(&mut it, &write(Position::At(u64::MAX)), 1, WRITE, 10));
+        for (write_back, direct) in [(true, false), (false, true)] {
+            let (handle, position, kill_privileges) = (HANDLE, Position::End, false);
+            let request = Request::Write { handle, position, kill_privileges, write_back, direct };
+            assert!(refused(&mut it, &request, 1, WRITE, 10));
+        }
+        let chmod = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        assert!(refused(&mut it, &set(chmod), 0, WRITE, 11), "another user's file");
+        assert!(!refused(&mut it, &set(chmod), 0, AccessMode::READ, 10));
+        let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+        assert!(refused(&mut it, &set(cut), 0, AccessMode::READ, 10));
+        let chown = SetAttr { uid: Some(11), ..SetAttr::default() };
+        assert!(refused(&mut it, &set(chown), 0, WRITE, 10));
+        let by_path = Request::SetAttr { ino: INO, handle: None, set: chmod };
+        assert!(refused(&mut it, &by_path, 0, WRITE, 10));
+        assert!(refused(&mut it, &Request::GetAttr { ino: INO }, 0, WRITE, 10));
+        let elsewhere = Request::Close { handle: Handle { ino: Ino(6), open: 9 } };
+        assert!(refused(&mut it, &elsewhere, 0, WRITE, 10), "it is not delegated");
+        assert!(it.has(INO), "the delegation stands");
+        for flags in [InodeFlags::IMMUTABLE, InodeFlags::APPEND] {
+            let mut it = Delegations::default();
+            it.keep(CELL, &delegated(Attr { flags, ..attr(INO, 0) }, 1, 100));
+            assert!(refused(&mut it, &write(Position::At(0)), 1, WRITE | AccessMode::APPEND, 10));
+        }
+    }
+
+    #[test]
+    fn a_time_does_not_go_back() {
+        let mut it = Delegations::default();
+        it.keep(CELL, &delegated(Attr { ctime: Timestamp(500), ..attr(INO, 0) }, 1, 100));
+        let post = plan_at(&mut it, &write(Position::End), 1, NOW).expect("a plan");
+        assert_eq!(
+            (post.time, post.attr().map(|attr| attr.mtime)),
+            (Timestamp(500), Some(Timestamp(500)))
+        );
+        let touch = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+        let post = plan_at(&mut it, &set(touch), 0, Timestamp(600)).expect("a plan");
+        assert_eq!(post.attr().map(|attr| attr.mtime), Some(Timestamp(600)));
+    }
+
+    #[test]
+    fn a_late_reply_shows_the_size_that_the_cell_has_found() {
+        let mut it = kept(100);
+        let post = plan(&mut it, &write(Position::End), 4).expect("a plan");
+        assert_eq!(post.late_reply(44), Reply::Written { len: 4, size: 44 });
+        let close = plan(&mut it, &Request::Close { handle: HANDLE }, 0).expect("a plan");
+        assert_eq!(close.late_reply(44), Reply::Done);
+        let chmod = set(SetAttr { mode: Some(0o600), ..SetAttr::default() });
+        let post = plan(&mut it, &chmod, 0).expect("a plan");
+        assert_eq!(post.clone().late_reply(44), post.reply);
+    }
+
+    #[test]
+    fn a_write_takes_set_id_bits_away() {
+        let mut it = Delegations::default();
+        it.keep(CELL, &delegated(Attr { mode: 0o6755, ..attr(INO, 0) }, 1, 100));
+        for (uid, mode) in [(10, 0o755), (0, 0o6755)] {
+            let who = who(uid);
+            let post = it.plan(&write(Position::End), 1, WRITE, (&who, NOW), &words(1));
+            assert_eq!(post.expect("a plan").attr().map(|attr| attr.mode), Some(mode), "{uid}");
+        }
+    }
+
+    #[test]
+    fn one_delegation_too_many_makes_the_client_forget_all() {
+        let mut it = Delegations::default();
+        let keep = |it: &mut Delegations, n: u64, stamp| {
+            it.keep(CELL, &delegated(attr(Ino(n), 0), stamp, 1));
+        };
+        for n in 0..DELEGATIONS_MAX as u64 {
+            keep(&mut it, n, 1);
+        }
+        assert_eq!(it.by_inode.len(), DELEGATIONS_MAX);
+        keep(&mut it, u64::MAX, 1);
+        assert_eq!(it.by_inode.len(), 1);
+        assert!(it.has(Ino(u64::MAX)) && !it.has(Ino(0)));
+    }
+}

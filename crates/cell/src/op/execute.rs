@@ -58,7 +58,12 @@ pub(crate) fn run_on_names(
         let txn = state.txn.as_deref();
         let mut view =
             View::new(shards, (&mut turn.fleet.volume, turn.driver.now.wall), call.who, txn);
+        let others_post = turn.sessions.streams.has_any();
+        if others_post {
+            view.note_files();
+        }
         let planned = op::plan(&mut view, &call.request);
+        let files = view.take_files();
         coordinator.steps_up += u64::from(view.steps());
         if let Some(seen) = view.into_seen()
             && !hold_touched(shards, coordinator, state, seen, planned.as_ref().err(), turn)?
@@ -73,7 +78,7 @@ pub(crate) fn run_on_names(
                 if turn.plants(Plant::DropDefaultAcl) {
                     plan.changes.retain(|change| !matches!(change, Change::Inherit { .. }));
                 }
-                if turn.sessions.streams.has_any() {
+                if others_post {
                     ready_to_show(shards, state, &plan.reply, turn)?;
                 }
                 let room = get_ready(shards, state, &plan.changes, turn)?;
@@ -84,9 +89,29 @@ pub(crate) fn run_on_names(
                 coordinator.begin(state, turn);
                 return Err(Stop::Wait(Wait::Coarser));
             }
+            Err(stop @ Stop::Fail(_)) => {
+                ready_to_refuse(shards, state, &files, turn)?;
+                return Err(stop);
+            }
             Err(stop) => return Err(stop),
         }
     }
+}
+
+/// Waits until what other clients have posted on these files is executed: the operation may fail
+/// because of their modes or owners.
+fn ready_to_refuse(
+    shards: &mut Shards,
+    state: &mut TaskState,
+    files: &[Ino],
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    for ino in files {
+        if let Some(shard) = shards.get_mut(&ino.shard()) {
+            settle(shard, *ino, Use::Looks, state, turn)?;
+        }
+    }
+    Ok(())
 }
 
 /// Waits until what other clients have posted on the inodes that the reply shows is executed.

@@ -35,6 +35,8 @@ pub(crate) struct View<'a> {
     /// Ascents: their directories and positions; and the steps of this run.
     ascents: Vec<((Ino, Ino), Ascent)>,
     steps: u32,
+    /// The regular files of this cell that it has looked at, if that is noted.
+    files: Option<Vec<Ino>>,
 }
 
 /// The keys that a transaction's operation has touched, and its ascents.
@@ -54,7 +56,17 @@ impl<'a> View<'a> {
             None => Mode::Local,
             Some(txn) => Mode::Txn { txn, touched: BTreeMap::new() },
         };
-        Self { shards, volume, now, who, mode, ascents: Vec::new(), steps: 0 }
+        Self { shards, volume, now, who, mode, ascents: Vec::new(), steps: 0, files: None }
+    }
+
+    /// Notes the regular files at which the operation looks.
+    pub(crate) fn note_files(&mut self) {
+        self.files = Some(Vec::new());
+    }
+
+    /// The files that were noted.
+    pub(crate) fn take_files(&mut self) -> Vec<Ino> {
+        self.files.take().unwrap_or_default()
     }
 
     /// Steps from a directory to its parent that this run took.
@@ -152,7 +164,13 @@ impl<'a> View<'a> {
     pub(crate) fn inode(&mut self, ino: Ino, mode: LockMode) -> Result<Option<InodeValue>, Stop> {
         self.touch(|| LockKey::Inode(ino), ino.shard(), mode)?;
         if let Some(shard) = self.shards.local(ino.shard())? {
-            return shard.linked_or_open(ino);
+            let found = shard.linked_or_open(ino);
+            if let (Some(files), Ok(Some(value))) = (&mut self.files, &found)
+                && value.attr.kind == FileKind::Regular
+            {
+                files.push(ino);
+            }
+            return found;
         }
         match self.fetched_value(&LockKey::Inode(ino))? {
             KeyValue::Inode(value) => Ok(value.clone()),

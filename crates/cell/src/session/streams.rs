@@ -24,7 +24,7 @@ const LATE_INHERITED: Duration = Duration::from_secs(2 * 3600);
 
 /// ```text
 /// Idle ──want──▶ Ready ──begin──▶ Running ──finish──▶ Ready or Idle
-///                  ╰────────── a record cannot be read ──────────▶ Broken
+///   ╰──────────────┴────────────────┴─ an end or a record cannot be read ──▶ Broken
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -179,7 +179,7 @@ impl Streams {
         }
     }
 
-    /// The next stream with records to execute.
+    /// The next stream with records to execute, or that was broken.
     pub(crate) fn next_ready(&mut self) -> Option<ClientId> {
         self.ready.pop_front()
     }
@@ -295,12 +295,16 @@ impl Streams {
         if is_possible { time } else { now }
     }
 
-    /// Nothing behind what is executed can be read.
+    /// Nothing behind what is executed can be read. What waits for the stream goes on, also if a
+    /// record is under way.
     pub(crate) fn break_off(&mut self, client: ClientId) {
         let Some(stream) = self.streams.get_mut(&client) else { return };
-        stream.state = State::Broken;
-        self.inherited -= usize::from(stream.inherited.take().is_some());
-        self.barriers -= usize::from(stream.barrier.take().is_some());
+        if stream.state != State::Broken {
+            stream.state = State::Broken;
+            self.inherited -= usize::from(stream.inherited.take().is_some());
+            self.barriers -= usize::from(stream.barrier.take().is_some());
+            self.ready.push_back(client);
+        }
     }
 
     /// The client is expelled once its stream is executed.

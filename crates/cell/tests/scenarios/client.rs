@@ -6,9 +6,10 @@ use warren_base::{CellId, ClientId, Errno, Ino, SlotNo};
 use warren_cell::{Cell, Event, SlotRef};
 use warren_proto::control::Order;
 use warren_proto::slot::{LaneSize, Shape};
+use warren_proto::stream::Delegated;
 use warren_proto::{
-    AccessMode, Answer, Attr, Capability, CreateFlags, Credentials, Handle, Lease, LeasedAttrs,
-    NewInode, Position, ReadFlags, RenameFlags, Reply, Request, RequestHeader, Rules,
+    AccessMode, Answer, Attr, Beside, Capability, CreateFlags, Credentials, Handle, Lease,
+    LeasedAttrs, NewInode, Position, ReadFlags, RenameFlags, Reply, Request, RequestHeader, Rules,
 };
 
 use crate::bytes::Bytes;
@@ -26,6 +27,7 @@ pub(crate) struct Pending {
     request: Request,
     answer: Option<(Answer, Capability)>,
     beside: LeasedAttrs,
+    delegated: Option<Box<Delegated>>,
     /// The bytes that were read.
     bytes: Vec<u8>,
 }
@@ -130,8 +132,8 @@ impl Pair {
         let from = SlotRef { client, slot: SlotNo(seq as u16) };
         let header = RequestHeader { seq, payload_len: bytes.len() as u32, ..header };
         self.member(cell).machine.requests.insert(from, bytes.into());
-        let (answer, beside, bytes) = (None, Vec::new(), Vec::new());
-        let call = Pending { cell, from, header, request, answer, beside, bytes };
+        let (answer, beside, delegated, bytes) = (None, Vec::new(), None, Vec::new());
+        let call = Pending { cell, from, header, request, answer, beside, delegated, bytes };
         self.calls.insert(seq, call);
         self.offer(seq);
         Call(seq)
@@ -168,7 +170,7 @@ impl Pair {
     pub(crate) fn answered(
         &mut self,
         (of, to, seq): (CellId, SlotRef, u32),
-        (answer, beside): ((Answer, Capability), LeasedAttrs),
+        (answer, beside): (Answer, Beside),
         len: usize,
     ) {
         let bytes = self.member(of).machine.replies.get(&to).map_or(&[][..], |lane| &lane[..len]);
@@ -176,7 +178,9 @@ impl Pair {
         // The client may have disconnected.
         let Some(call) = self.calls.get_mut(&seq) else { return };
         assert!(call.answer.is_none(), "{:?} is answered twice", call.request);
-        (call.answer, call.beside, call.bytes) = (Some(answer), beside, bytes);
+        let Beside { granted, changed, delegated } = beside;
+        (call.answer, call.bytes) = (Some((answer, granted)), bytes);
+        (call.beside, call.delegated) = (changed, delegated);
     }
 
     pub(crate) fn answer(&self, call: Call) -> Option<Answer> {
@@ -190,6 +194,11 @@ impl Pair {
     /// The attributes that came with the reply.
     pub(crate) fn beside(&self, call: Call) -> &[(Attr, Lease)] {
         &self.calls[&call.0].beside
+    }
+
+    /// The delegation that came with the reply.
+    pub(crate) fn delegated(&self, call: Call) -> Option<Delegated> {
+        self.calls[&call.0].delegated.as_deref().copied()
     }
 
     /// The capability that came with the reply.

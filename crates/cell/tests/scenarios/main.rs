@@ -11,6 +11,7 @@
 //! | `leases.rs` | copies that clients may use, and how they are revoked |
 //! | `neighbours.rs` | a look-up brings other names of the directory |
 //! | `kept.rs` | handles and copies of data that clients keep, and files that kernels take over |
+//! | `streams.rs` | posted changes of files that one client alone writes; how others wait for them |
 //! | `removed.rs` | what is remembered of a removed directory |
 //! | `log.rs` | the op log, `fsync`, group commit |
 //! | `flushes.rs` | a device that fails while a commit is under way |
@@ -42,6 +43,7 @@ mod device;
 mod faults;
 mod machine;
 mod pair;
+mod posts;
 mod supervisor;
 
 mod adoption;
@@ -67,6 +69,7 @@ mod predicted;
 mod removed;
 mod sharing;
 mod space;
+mod streams;
 mod successors;
 mod transactions;
 mod two_logs;

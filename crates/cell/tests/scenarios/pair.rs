@@ -26,7 +26,7 @@ use warren_cell::{
 };
 use warren_disk::{ChunkBounds, LOG_BLOCKS_MIN, LogArea};
 use warren_proto::control::{Order, Report};
-use warren_proto::{Beside, CapabilityKey, Credentials, FileKind, Lease};
+use warren_proto::{CapabilityKey, Credentials, FileKind, Lease};
 
 use crate::client::Pending;
 use crate::device::{Action, Device};
@@ -273,7 +273,7 @@ impl Pair {
         CellId(ino.shard().0)
     }
 
-    fn clock(&self) -> Clock {
+    pub(crate) fn clock(&self) -> Clock {
         let wall = Timestamp(BEGIN.0 + self.now.0 as i64);
         Clock { monotonic: self.now, wall }
     }
@@ -387,9 +387,8 @@ impl Pair {
         let name = cell_name(of);
         match effect {
             Effect::Reply { to, seq, answer, payload_len, beside } => {
-                let Beside { granted, changed, .. } = beside;
                 self.note(format!("{name} replies"));
-                self.answered((of, to, seq), ((answer, granted), changed), payload_len as usize);
+                self.answered((of, to, seq), (answer, beside), payload_len as usize);
             }
             Effect::AwaitsLock { .. } => self.note(format!("{name} awaits a lock")),
             Effect::Send { to, message } => self.send_message(of, to, message),
