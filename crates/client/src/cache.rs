@@ -272,9 +272,10 @@ impl Cache {
         self.delegations.has(ino)
     }
 
-    /// The inode is no longer delegated.
+    /// The inode is no longer delegated, and its attributes are not known.
     pub fn end_delegation(&mut self, ino: Ino) {
         self.delegations.discard(ino);
+        self.drop_attr(ino);
     }
 
     fn drop_attr(&mut self, ino: Ino) {

@@ -299,3 +299,33 @@ fn a_successor_that_starts_before_its_predecessors_writes_are_done_is_found() {
 fn a_sync_that_succeeds_after_a_failed_checkpoint_is_found() {
     is_found(Plant::IgnoreFailure);
 }
+
+#[test]
+fn a_look_at_an_inode_before_what_was_posted_on_it_is_found() {
+    is_found(Plant::LookUndrained);
+}
+
+#[test]
+fn copies_beside_a_delegation_are_found() {
+    is_found(Plant::DelegateBesideCopies);
+}
+
+#[test]
+fn a_delegation_that_ends_and_keeps_its_word_is_found() {
+    is_found(Plant::KeepDelegationWord);
+}
+
+#[test]
+fn a_record_that_a_successor_executes_again_is_found() {
+    is_found(Plant::ForgetPosition);
+}
+
+#[test]
+fn a_time_of_a_record_that_cannot_be_true_is_found() {
+    is_found(Plant::BelieveTime);
+}
+
+#[test]
+fn blocks_set_aside_for_a_delegation_that_has_ended_are_found() {
+    is_found(Plant::KeepCredit);
+}

@@ -11,7 +11,7 @@
 //! | `leases.rs` | copies that clients may use, and how they are revoked |
 //! | `neighbours.rs` | a look-up brings other names of the directory |
 //! | `kept.rs` | handles and copies of data that clients keep, and files that kernels take over |
-//! | `streams.rs` | posted changes of files that one client alone writes; how others wait for them |
+//! | `streams.rs` | posted changes of files that one client alone writes, and what waits for them |
 //! | `removed.rs` | what is remembered of a removed directory |
 //! | `log.rs` | the op log, `fsync`, group commit |
 //! | `flushes.rs` | a device that fails while a commit is under way |

@@ -35,6 +35,17 @@ impl<W: Surroundings> SharedMemory<'_, W> {
         }
     }
 
+    /// A cell that is killed often dies also when the log has a record and its outcome is not
+    /// stored.
+    fn may_die(&mut self) {
+        let (cell, fleet) = (self.cell, self.world.fleet_mut());
+        let kills = fleet.sim.faults.kills;
+        if kills > 0 && fleet.may_be_lost(cell) && fleet.sim.rng.chance(kills, 1000) {
+            fleet.sim.count("a cell killed before an outcome");
+            resume_unwind(Box::new(Killed));
+        }
+    }
+
     /// A cell that has reported the release of a client must not access its memory any more.
     fn must_know(&mut self, client: ClientId) {
         let (cell, fleet) = (self.cell, self.world.fleet_mut());
@@ -140,6 +151,7 @@ impl<W: Surroundings> Memory for SharedMemory<'_, W> {
         value: u64,
     ) {
         self.store_begins();
+        self.may_die();
         self.must_know(client);
         let (cell, outcome) = (self.cell, StreamOutcome { executed, errno, value });
         let fleet = self.world.fleet_mut();

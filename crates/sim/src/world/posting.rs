@@ -52,4 +52,6 @@ pub(super) struct Posting {
     pub invoked: (u64, Timestamp),
     /// The lease has ended, and a request to the cell was sent.
     pub waits: bool,
+    /// The record has a time that cannot be true. The cell takes that of the execution.
+    pub is_untrue: bool,
 }

@@ -11,12 +11,12 @@
 
 use std::rc::Rc;
 
-use warren_base::{CellId, Errno};
+use warren_base::{CellId, Errno, Ino, Timestamp};
 use warren_client::{Op, Post, Send};
 use warren_proto::stream::RecordHeader;
 use warren_proto::{
-    AccessMode, Answer, Capabilities, Handle, Position, Reply, Request, RequestHeader, SetAttr,
-    SetTime,
+    AccessMode, Answer, Capabilities, CreateFlags, FileName, Handle, NewInode, Position, Reply,
+    Request, RequestHeader, SetAttr, SetTime,
 };
 
 use super::World;
@@ -32,6 +32,19 @@ use crate::history::{Action, NEVER, Operation, Outcome};
 
 /// Time between the publication and the load of the word, in nanoseconds.
 const CHECK_NANOS: u64 = 100;
+/// Files that a slot has open when it creates another one of its own.
+const OWN_MAX: usize = 3;
+/// One call in so many creates one, if the slot has none.
+const CREATE_IN: u64 = 8;
+/// Names of such files. A file that others have used is not delegated in the rest of a run.
+const OWN_NAMES: u64 = 32;
+/// One change in so many is a look at a file of another client instead.
+const LOOK_IN: u64 = 8;
+/// One write in so many has a time that cannot be true, so much later than the true one.
+const UNTRUE_IN: u64 = 16;
+const UNTRUE_NANOS: i64 = 24 * HOUR_NANOS;
+/// The longest time until a cell executes a record, and more than a run takes.
+const HOUR_NANOS: i64 = 3_600_000_000_000;
 
 /// Lets clients that are no fronts open files for themselves, so that they may post.
 pub(super) fn request_alone(world: &mut World, at: At, request: &mut Request) {
@@ -50,7 +63,8 @@ pub(super) fn request_alone(world: &mut World, at: At, request: &mut Request) {
     }
 }
 
-/// Often draws a change of a file that the client alone uses.
+/// Often draws a change of a file that the client alone uses, the creation of one, or a look at one
+/// of another client.
 pub(super) fn draw_change(world: &mut World, at: At) -> Option<(Op, Vec<u8>)> {
     let Posts { eager, .. } = world.posts;
     if eager == 0 || !world.fleet.sim.rng.chance(eager, 100) {
@@ -59,9 +73,13 @@ pub(super) fn draw_change(world: &mut World, at: At) -> Option<(Op, Vec<u8>)> {
     let client = &world.clients[at.client];
     let held = client.slots[at.slot].holdings.handles.iter().map(|(handle, _)| *handle);
     let own: Vec<Handle> = held.filter(|held| client.cache.is_delegated(held.ino)).collect();
-    if own.is_empty() {
-        return None;
+    if own.is_empty() && world.fleet.sim.rng.chance(1, CREATE_IN) {
+        return draw_own_file(world, at);
     }
+    if own.is_empty() || world.fleet.sim.rng.chance(1, LOOK_IN) {
+        return draw_look(world, at);
+    }
+    let client = &world.clients[at.client];
     let holdings = &client.slots[at.slot].holdings;
     let is_root = client.credentials.uid == 0;
     let (swarm, now) = (&world.swarm, world.fleet.sim.wall());
@@ -92,6 +110,35 @@ pub(super) fn draw_change(world: &mut World, at: At) -> Option<(Op, Vec<u8>)> {
     Some((Op::Ino(request, Capabilities::default()), Vec::new()))
 }
 
+/// Draws the creation of a file that may be the client's own.
+fn draw_own_file(world: &mut World, at: At) -> Option<(Op, Vec<u8>)> {
+    if world.slot(at).holdings.handles.len() >= OWN_MAX {
+        return None;
+    }
+    let name = format!("p{}", world.fleet.sim.rng.below(OWN_NAMES));
+    let name = FileName::new(name.as_bytes()).expect("a legal name");
+    let (dir, new, flags) = (Ino::ROOT, NewInode::regular(0o666), CreateFlags::OPEN);
+    let access = AccessMode::READ | AccessMode::WRITE;
+    let create = Request::Create { dir, name, new, flags, access };
+    Some((Op::Ino(create, Capabilities::default()), Vec::new()))
+}
+
+/// Draws a look at a file that another client alone uses.
+fn draw_look(world: &mut World, at: At) -> Option<(Op, Vec<u8>)> {
+    let others =
+        world.clients.iter().enumerate().filter(|(n, other)| *n != at.client && !other.is_gone);
+    let delegated = others.flat_map(|(_, other)| {
+        let held = other.slots.iter().flat_map(|slot| &slot.holdings.handles);
+        held.map(|(handle, _)| handle.ino).filter(|ino| other.cache.is_delegated(*ino))
+    });
+    let delegated: Vec<Ino> = delegated.collect();
+    if delegated.is_empty() {
+        return None;
+    }
+    let ino = *world.fleet.sim.rng.pick(&delegated);
+    Some((Op::Ino(Request::GetAttr { ino }, Capabilities::default()), Vec::new()))
+}
+
 /// Posts the change, if that is possible. Otherwise gives it back.
 pub(super) fn try_post(
     world: &mut World,
@@ -114,8 +161,12 @@ pub(super) fn try_post(
     let payload: Rc<[u8]> = bytes.clone().into();
     let place = (post.cell, world.clients[at.client].id);
     let credentials = &world.clients[at.client].credentials;
+    // The reply to a write shows no time.
+    let is_untrue =
+        matches!(request, Request::Write { .. }) && world.fleet.sim.rng.chance(1, UNTRUE_IN);
+    let ahead = if is_untrue { UNTRUE_NANOS } else { 0 };
     let header = RecordHeader {
-        time: post.time,
+        time: Timestamp(post.time.0 + ahead),
         uid: credentials.uid,
         gid: credentials.gid,
         body_len: 0,
@@ -127,13 +178,20 @@ pub(super) fn try_post(
         return Some((whole, bytes));
     }
     world.clients[at.client].cache.note_published(&post);
+    if is_untrue {
+        world.fleet.sim.count("a record with an untrue time");
+        // Only the cell knows the attributes.
+        world.clients[at.client].cache.end_delegation(post.ino());
+    }
     world.fleet.sim.note(&("published", at, &request, &post));
     let delay = world.fleet.sim.rng.below(world.posts.look);
     let look = Happening::Posted { cell: place.0, client: place.1 };
     world.fleet.sim.plan(delay, look);
     let invoked = (whole.invoked, whole.from);
     let slot = world.slot(at);
-    slot.posting = Some(Posting { post, request, capabilities, payload, invoked, waits: false });
+    let waits = false;
+    slot.posting =
+        Some(Posting { post, request, capabilities, payload, invoked, waits, is_untrue });
     slot.state = SlotState::Stepping;
     world.plan_step(at, CHECK_NANOS);
     None
@@ -230,7 +288,8 @@ fn record(world: &mut World, at: At, posting: &Posting, returned: u64, answer: A
         outcome: Some(Outcome::of(answer)),
         ..Operation::new(process, action, (invoked, returned), wall)
     };
-    operation.window.to = world.fleet.sim.wall();
+    let late = if posting.is_untrue { HOUR_NANOS } else { 0 };
+    operation.window.to = Timestamp(world.fleet.sim.wall().0 + late);
     world.history.operations.push(operation);
 }
 

@@ -2,6 +2,7 @@
 //! client, or never. Each call returns the answer to its own request, once, and ends.
 
 mod fleet;
+mod posts;
 
 use std::sync::Arc;
 

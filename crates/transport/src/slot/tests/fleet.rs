@@ -14,6 +14,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use warren_base::{ClientId, Epoch, Ino};
 use warren_proto::slot::{LaneSize, Shape};
+use warren_proto::stream::{RecordHeader, StreamPos};
 use warren_proto::{Beside, Rules};
 use warren_shm::{
     ClientReader, ClientWriter, Doorbell, Load, ReplyHeader, ReplyWriter, SHARD_MAP_LEN, Segment,
@@ -39,6 +40,15 @@ pub(super) struct Received {
     pub slot: SlotNo,
     pub header: RequestHeader,
     pub request: Request,
+    pub payload: Vec<u8>,
+}
+
+/// A record as a cell has read it.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Record {
+    pub header: RecordHeader,
+    pub request: Request,
+    pub capabilities: Capabilities,
     pub payload: Vec<u8>,
 }
 
@@ -103,6 +113,31 @@ impl FakeCell {
         (0..SLOTS)
             .map(SlotNo)
             .all(|slot| !self.requests.waits(self.cell, slot, self.taken[usize::from(slot.0)]))
+    }
+
+    /// The next record of the client's stream, and where it ends.
+    pub(super) fn read_record(&mut self) -> Option<(Record, StreamPos)> {
+        let (at, end) = (self.replies.executed(), self.requests.stream_end(self.cell));
+        if at == end {
+            return None;
+        }
+        let mut body = Vec::new();
+        let read = self.requests.read_record(self.cell, at, end, &mut body);
+        let (header, begin) = read.expect("a sound record");
+        let mut capabilities = Capabilities::default();
+        let request = Request::from_body(&body, &mut capabilities).expect("a request");
+        let mut payload = vec![0; header.payload_len as usize];
+        let place = begin.advance(header.payload_at());
+        self.requests.copy_record_payload(self.cell, place, 0, &mut payload);
+        Some((
+            Record { header, request, capabilities, payload },
+            begin.advance(header.record_len()),
+        ))
+    }
+
+    /// Whether the client has woken the cell since this was last asked.
+    pub(super) fn was_woken(&self) -> bool {
+        self.bell.drain()
     }
 
     pub(super) fn answer(&self, to: &Received, answer: Answer) {
@@ -173,7 +208,7 @@ pub(super) struct Fleet {
     admission: Admission,
 }
 
-fn shape() -> Shape {
+pub(super) fn shape() -> Shape {
     Shape::new(SLOTS, LaneSize::Small).expect("legal")
 }
 
@@ -214,8 +249,8 @@ impl Fleet {
     }
 
     pub(super) fn without_map(cells: u16) -> Self {
-        let requests =
-            Segment::create("warren-test", shape().client_segment_len(0)).expect("memory");
+        let len = shape().client_segment_len(usize::from(cells));
+        let requests = Segment::create("warren-test", len).expect("memory");
         // The client stamps the segment as its own; cells open it later.
         drop(ClientWriter::new(requests.map().clone(), shape()).expect("requests"));
         let map = Segment::create("warren-test", SHARD_MAP_LEN).expect("memory");

@@ -10,9 +10,10 @@
 //! kernel's. `databases.c` does the same with calls of databases, and asks another process which
 //! files are locked. `watched.c` does the same while another process watches both twins.
 //! `requests.c` counts, and `posted.c` counts those of appends, which are posted. `adopted.c`
-//! opens files before it is known to the fleet, and `vforked.c` has files open while it makes children. `records.c`, `storms.c` and `unusual.c` are of what
-//! programs do to each other, to themselves, and with files of other kinds, and `beside.c` of what
-//! they do to programs that the kernel serves.
+//! opens files before it is known to the fleet, and `vforked.c` has files open while it makes
+//! children. `records.c`, `storms.c` and `unusual.c` are of what programs do to each other, to
+//! themselves, and with files of other kinds, and `beside.c` of what they do to programs that the
+//! kernel serves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
