@@ -227,7 +227,7 @@ fn blocks_shared_before_they_are_written_are_found() {
 
 #[test]
 fn a_lock_granted_before_old_pages_are_dropped_is_found() {
-    is_found_from(6_500, Plant::LockBeforeRecall);
+    is_found_from(12_500, Plant::LockBeforeRecall);
 }
 
 #[test]
