@@ -64,7 +64,7 @@ pub(super) struct PeerLinks {
     cell: CellId,
     epoch: Epoch,
     peers: Vec<Option<Peer>>,
-    /// Peers that have joined without a link.
+    /// Peers without a link whose end no order has reported yet. Messages to them are dropped.
     absent: BTreeSet<CellId>,
     /// The capabilities that admit messages to this cell.
     inbox: CapabilityList,
@@ -108,7 +108,7 @@ impl PeerLinks {
     pub(super) fn new(cell: CellId, epoch: Epoch, cells: u16) -> Self {
         let peers = (0..cells).map(|_| None).collect();
         let (inbox, dropped) = (CapabilityList::new(), Dropped::default());
-        let absent = BTreeSet::new();
+        let absent = (0..cells).map(CellId).collect();
         let lost_flushes = vec![None; usize::from(cells)];
         let (new_lost_flush, suspicions, bytes) = (false, Vec::new(), Vec::new());
         Self {

@@ -168,6 +168,16 @@ fn a_lost_peers_messages_are_received_and_its_successor_begins_anew() {
     assert_eq!((b.dropped(), second.dropped()), (Dropped::default(), Dropped::default()));
 }
 
+/// A successor learns of its lost peers one after the other. When it handles the first loss, it may
+/// have something to say to the others.
+#[test]
+fn messages_to_peers_that_no_order_has_named_are_dropped() {
+    let mut b = PeerLinks::new(B, Epoch(2), 2);
+    assert!(b.send(A, &numbered(2)).is_ok(), "its loss is not reported yet");
+    b.close(A);
+    assert!(matches!(b.send(A, &numbered(2)), Err(FleetError::Bug(_))));
+}
+
 #[test]
 fn a_closed_peers_capability_is_refused() {
     let Pair { mut a, mut b, segments, vitals } = pair(1, 1);
