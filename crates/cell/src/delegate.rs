@@ -329,8 +329,5 @@ pub(crate) fn settle_locked(
     state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<(), Errno> {
-    match settle_change(shard, ino, state, turn) {
-        Ok(()) => Ok(()),
-        Err(_) => Err(Errno::EAGAIN),
-    }
+    settle_change(shard, ino, state, turn).map_err(|_| Errno::EAGAIN)
 }

@@ -169,16 +169,6 @@ mod tests {
     use crate::fixtures::{attr, checked, inode_of, who};
 
     const NOW: Timestamp = Timestamp(9);
-    const NONE: SetAttr = SetAttr {
-        mode: None,
-        uid: None,
-        gid: None,
-        size: None,
-        atime: None,
-        mtime: None,
-        kill_privileges: false,
-        flags: None,
-    };
 
     fn check(set: SetAttr, attr: Attr, who: &Credentials) -> Result<(), Errno> {
         check_set(&set, &inode_of(attr), false, who)
@@ -186,14 +176,17 @@ mod tests {
 
     #[test]
     fn only_an_empty_change_of_a_program_changes_nothing() {
-        assert!(changes_nothing(&NONE, &who(10, 20, &[])));
-        assert!(!changes_nothing(&NONE, &checked(10)));
-        assert!(!changes_nothing(&SetAttr { kill_privileges: true, ..NONE }, &who(10, 20, &[])));
+        assert!(changes_nothing(&SetAttr::default(), &who(10, 20, &[])));
+        assert!(!changes_nothing(&SetAttr::default(), &checked(10)));
+        assert!(!changes_nothing(
+            &SetAttr { kill_privileges: true, ..SetAttr::default() },
+            &who(10, 20, &[])
+        ));
     }
 
     #[test]
     fn only_files_have_a_length_and_a_writer_may_set_it() {
-        let set = SetAttr { size: Some(1), ..NONE };
+        let set = SetAttr { size: Some(1), ..SetAttr::default() };
         let of = |kind| check(set, Attr { kind, ..attr(0o666) }, &who(10, 20, &[]));
         assert_eq!(of(FileKind::Regular), Ok(()));
         assert_eq!(of(FileKind::Directory), Err(Errno::EISDIR));
@@ -206,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_owner_and_root_set_a_mode_except_that_of_a_symbolic_link() {
-        let set = SetAttr { mode: Some(0o600), ..NONE };
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         assert_eq!(check(set, attr(0), &who(10, 20, &[])), Ok(()));
         assert_eq!(check(set, attr(0), &who(0, 0, &[])), Ok(()));
         assert_eq!(check(set, attr(0o777), &who(11, 20, &[])), Err(Errno::EPERM));
@@ -218,33 +211,35 @@ mod tests {
     #[test]
     fn an_owner_gives_a_file_only_to_own_groups() {
         let owner = who(10, 20, &[30]);
-        let to = |uid, gid| check(SetAttr { uid, gid, ..NONE }, attr(0o600), &owner);
+        let to = |uid, gid| check(SetAttr { uid, gid, ..SetAttr::default() }, attr(0o600), &owner);
         assert_eq!(to(Some(10), Some(30)), Ok(()));
         assert_eq!(to(None, Some(20)), Ok(()));
         assert_eq!(to(None, Some(31)), Err(Errno::EPERM));
         assert_eq!(to(Some(11), None), Err(Errno::EPERM));
-        let set = SetAttr { uid: Some(10), ..NONE };
+        let set = SetAttr { uid: Some(10), ..SetAttr::default() };
         assert_eq!(check(set, attr(0o666), &who(11, 20, &[])), Err(Errno::EPERM));
-        let set = SetAttr { gid: Some(20), ..NONE };
+        let set = SetAttr { gid: Some(20), ..SetAttr::default() };
         assert_eq!(check(set, attr(0o666), &who(11, 20, &[])), Err(Errno::EPERM));
     }
 
     #[test]
     fn a_writer_sets_both_times_to_now_and_nothing_else() {
         let writer = who(11, 20, &[]);
-        let to = |atime, mtime, mode| check(SetAttr { atime, mtime, ..NONE }, attr(mode), &writer);
+        let to = |atime, mtime, mode| {
+            check(SetAttr { atime, mtime, ..SetAttr::default() }, attr(mode), &writer)
+        };
         let (now, at) = (Some(SetTime::Now), Some(SetTime::At(NOW)));
         assert_eq!(to(now, now, 0o020), Ok(()));
         assert_eq!(to(now, now, 0o040), Err(Errno::EACCES));
         assert_eq!(to(now, None, 0o020), Err(Errno::EPERM));
         assert_eq!(to(at, at, 0o020), Err(Errno::EPERM));
-        let set = SetAttr { atime: at, mtime: now, ..NONE };
+        let set = SetAttr { atime: at, mtime: now, ..SetAttr::default() };
         assert_eq!(check(set, attr(0), &who(10, 20, &[])), Ok(()));
     }
 
     #[test]
     fn only_the_owner_removes_the_set_id_bits_without_a_new_length() {
-        let set = SetAttr { kill_privileges: true, ..NONE };
+        let set = SetAttr { kill_privileges: true, ..SetAttr::default() };
         assert_eq!(check(set, attr(0o666), &who(11, 20, &[])), Err(Errno::EPERM));
         let set = SetAttr { size: Some(0), ..set };
         assert_eq!(check(set, attr(0o666), &who(11, 20, &[])), Ok(()));
@@ -252,18 +247,22 @@ mod tests {
 
     #[test]
     fn a_front_is_asked_again_who_owns_the_inode() {
-        let set = SetAttr { mode: Some(0o600), ..NONE };
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         assert_eq!(check(set, attr(0o600), &checked(11)), Err(Errno::EPERM));
         assert_eq!(check(set, attr(0o600), &checked(10)), Ok(()));
-        assert_eq!(check(SetAttr { size: Some(0), ..NONE }, attr(0), &checked(11)), Ok(()));
+        assert_eq!(
+            check(SetAttr { size: Some(0), ..SetAttr::default() }, attr(0), &checked(11)),
+            Ok(())
+        );
     }
 
     #[test]
     fn flags_forbid_changes() {
         let immutable = Attr { flags: InodeFlags::IMMUTABLE, ..attr(0o600) };
         let append = Attr { flags: InodeFlags::APPEND, ..attr(0o600) };
-        let times = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..NONE };
-        let size = SetAttr { size: Some(0), ..NONE };
+        let times =
+            SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..SetAttr::default() };
+        let size = SetAttr { size: Some(0), ..SetAttr::default() };
         let root = who(0, 0, &[]);
         assert_eq!(check(times, immutable, &root), Err(Errno::EPERM));
         assert_eq!(check(times, append, &root), Ok(()));
@@ -272,7 +271,7 @@ mod tests {
 
     #[test]
     fn root_sets_and_removes_flags_and_owners_only_those_that_forbid_nothing() {
-        let flags = |flags| SetAttr { flags: Some(flags), ..NONE };
+        let flags = |flags| SetAttr { flags: Some(flags), ..SetAttr::default() };
         let (owner, root) = (who(10, 20, &[]), who(0, 0, &[]));
         let (immutable, nodump) = (InodeFlags::IMMUTABLE, InodeFlags::NODUMP);
         let kept = Attr { flags: immutable, ..attr(0o600) };
@@ -288,27 +287,31 @@ mod tests {
 
     #[test]
     fn a_flag_that_becomes_set_forbids_writes_of_a_file() {
-        let set = SetAttr { flags: Some(InodeFlags::APPEND), ..NONE };
+        let set = SetAttr { flags: Some(InodeFlags::APPEND), ..SetAttr::default() };
         let file = attr(0o600);
         assert!(forbids_writes(&set, &file));
-        assert!(!forbids_writes(&NONE, &file));
+        assert!(!forbids_writes(&SetAttr::default(), &file));
         assert!(!forbids_writes(&set, &Attr { flags: InodeFlags::APPEND, ..file }));
         assert!(!forbids_writes(&set, &Attr { kind: FileKind::Directory, ..file }));
     }
 
     #[test]
     fn a_new_length_an_owner_and_a_request_for_it_remove_capabilities() {
-        assert!(removes_capability(&SetAttr { size: Some(0), ..NONE }));
-        assert!(removes_capability(&SetAttr { uid: Some(0), ..NONE }));
-        assert!(removes_capability(&SetAttr { gid: Some(0), ..NONE }));
-        assert!(removes_capability(&SetAttr { kill_privileges: true, ..NONE }));
-        assert!(!removes_capability(&SetAttr { mode: Some(0), mtime: Some(SetTime::Now), ..NONE }));
+        assert!(removes_capability(&SetAttr { size: Some(0), ..SetAttr::default() }));
+        assert!(removes_capability(&SetAttr { uid: Some(0), ..SetAttr::default() }));
+        assert!(removes_capability(&SetAttr { gid: Some(0), ..SetAttr::default() }));
+        assert!(removes_capability(&SetAttr { kill_privileges: true, ..SetAttr::default() }));
+        assert!(!removes_capability(&SetAttr {
+            mode: Some(0),
+            mtime: Some(SetTime::Now),
+            ..SetAttr::default()
+        }));
     }
 
     #[test]
     fn attributes_that_are_not_set_stay_except_the_change_time() {
         let attr = Attr { atime: Timestamp(2), mtime: Timestamp(3), ..attr(0o4755) };
-        let stays = attributes_after(&attr, &NONE, &checked(10), NOW);
+        let stays = attributes_after(&attr, &SetAttr::default(), &checked(10), NOW);
         let Attr { mode, uid, gid, atime, mtime, flags, .. } = attr;
         assert_eq!(stays, Attributes { mode, uid, gid, atime, mtime, ctime: NOW, flags });
         let set = SetAttr {
@@ -318,7 +321,7 @@ mod tests {
             atime: Some(SetTime::At(Timestamp(4))),
             mtime: Some(SetTime::Now),
             flags: Some(InodeFlags::NODUMP),
-            ..NONE
+            ..SetAttr::default()
         };
         let new = Attributes {
             mode: 0o644,
@@ -344,18 +347,21 @@ mod tests {
     fn changes_of_owner_and_length_remove_the_set_id_bits() {
         let (owner, root, front) = (who(10, 20, &[]), who(0, 0, &[]), checked(10));
         let mode = |set: SetAttr, who| mode_after(&attr(0o6755), &set, who);
-        assert_eq!(mode(SetAttr { uid: Some(10), ..NONE }, &root), 0o755);
-        assert_eq!(mode(SetAttr { gid: Some(20), ..NONE }, &owner), 0o755);
-        assert_eq!(mode(SetAttr { size: Some(0), ..NONE }, &owner), 0o755);
-        assert_eq!(mode(SetAttr { size: Some(0), ..NONE }, &root), 0o6755);
-        assert_eq!(mode(SetAttr { size: Some(0), ..NONE }, &front), 0o6755);
-        assert_eq!(mode(SetAttr { kill_privileges: true, ..NONE }, &front), 0o755);
-        assert_eq!(mode(SetAttr { mtime: Some(SetTime::Now), ..NONE }, &owner), 0o6755);
+        assert_eq!(mode(SetAttr { uid: Some(10), ..SetAttr::default() }, &root), 0o755);
+        assert_eq!(mode(SetAttr { gid: Some(20), ..SetAttr::default() }, &owner), 0o755);
+        assert_eq!(mode(SetAttr { size: Some(0), ..SetAttr::default() }, &owner), 0o755);
+        assert_eq!(mode(SetAttr { size: Some(0), ..SetAttr::default() }, &root), 0o6755);
+        assert_eq!(mode(SetAttr { size: Some(0), ..SetAttr::default() }, &front), 0o6755);
+        assert_eq!(mode(SetAttr { kill_privileges: true, ..SetAttr::default() }, &front), 0o755);
+        assert_eq!(
+            mode(SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() }, &owner),
+            0o6755
+        );
     }
 
     #[test]
     fn only_members_of_the_new_group_set_the_set_gid_bit() {
-        let set = SetAttr { mode: Some(0o2755), ..NONE };
+        let set = SetAttr { mode: Some(0o2755), ..SetAttr::default() };
         assert_eq!(mode_after(&attr(0), &set, &who(10, 20, &[])), 0o2755);
         assert_eq!(mode_after(&attr(0), &set, &who(10, 21, &[])), 0o755);
         assert_eq!(mode_after(&attr(0), &set, &who(0, 0, &[])), 0o2755);

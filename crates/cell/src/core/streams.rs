@@ -4,7 +4,7 @@
 //! client, and waits for none: only for I/O, frames and room in the log. Any other record is
 //! skipped with EAGAIN, and its client, which waits for the outcome, sends the request in a slot.
 
-use warren_base::{ClientId, Errno, SlotNo, Timestamp};
+use warren_base::{ClientId, Errno, Ino, SlotNo, Timestamp};
 use warren_proto::stream::StreamPos;
 use warren_proto::{Answer, Reply, Request};
 
@@ -256,7 +256,7 @@ fn limit_time(
 
 /// The blocks that are set aside for a record.
 fn credit_of(shards: &Shards, request: &Request) -> u64 {
-    let find = |ino: warren_base::Ino| {
+    let find = |ino: Ino| {
         let delegation = shards.get(&ino.shard())?.leases.delegations.find(ino)?;
         Some(delegation.blocks())
     };

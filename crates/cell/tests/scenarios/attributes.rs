@@ -21,24 +21,16 @@ use crate::client::{fsync, read};
 use crate::image::name;
 use crate::pair::*;
 
-const NOTHING: SetAttr = SetAttr {
-    mode: None,
-    uid: None,
-    gid: None,
-    size: None,
-    atime: None,
-    mtime: None,
-    kill_privileges: false,
-    flags: None,
-};
-
 #[test]
 fn only_the_owner_may_change_the_mode() {
     let mut pair = Pair::alone();
     let (root, stranger) = (pair.client(), pair.client_of(1000));
     let ino = pair.create(root, IN_A, "file").ino;
-    let chmod =
-        Request::SetAttr { ino, handle: None, set: SetAttr { mode: Some(0o600), ..NOTHING } };
+    let chmod = Request::SetAttr {
+        ino,
+        handle: None,
+        set: SetAttr { mode: Some(0o600), ..SetAttr::default() },
+    };
     assert_eq!(pair.call(stranger, chmod.clone()), Err(Errno::EPERM));
     assert_eq!(pair.attr(root, ino).mode, 0o644, "nothing was changed");
     let before = pair.attr(root, ino).ctime;
@@ -54,7 +46,7 @@ fn a_write_of_another_user_clears_the_set_id_bits() {
     let mut pair = Pair::alone();
     let (root, user) = (pair.client(), pair.client_of(1000));
     let ino = pair.create(root, IN_A, "program").ino;
-    let set = SetAttr { mode: Some(0o4777), ..NOTHING };
+    let set = SetAttr { mode: Some(0o4777), ..SetAttr::default() };
     assert!(pair.call(root, Request::SetAttr { ino, handle: None, set }).is_ok());
     let by_root = pair.open(root, ino);
     pair.write(root, by_root, 0, b"one");
@@ -69,8 +61,8 @@ fn a_new_owner_clears_the_set_id_bits() {
     let mut pair = Pair::alone();
     let root = pair.client();
     let ino = pair.create(root, IN_A, "program").ino;
-    let set_mode = SetAttr { mode: Some(0o6755), ..NOTHING };
-    let set_owner = SetAttr { uid: Some(1000), ..NOTHING };
+    let set_mode = SetAttr { mode: Some(0o6755), ..SetAttr::default() };
+    let set_owner = SetAttr { uid: Some(1000), ..SetAttr::default() };
     for (set, mode) in [(set_mode, 0o6755), (set_owner, 0o755)] {
         assert!(pair.call(root, Request::SetAttr { ino, handle: None, set }).is_ok());
         assert_eq!(pair.attr(root, ino).mode, mode);
@@ -121,7 +113,7 @@ fn attributes_are_durable_after_fsync() {
     // In 2300: such times are stored as numbers before 1901.
     let late = Timestamp::from_parts(10_413_792_000, 7);
     let mtime = Some(SetTime::At(late));
-    let set = SetAttr { mode: Some(0o640), uid: Some(7), mtime, ..NOTHING };
+    let set = SetAttr { mode: Some(0o640), uid: Some(7), mtime, ..SetAttr::default() };
     assert!(pair.call(client, Request::SetAttr { ino, handle: None, set }).is_ok());
     pair.fsync(client, file);
     pair.cut_power();
@@ -203,7 +195,7 @@ fn a_file_that_only_grows_is_not_emptied_by_an_open_that_appends() {
     let mut pair = Pair::alone();
     let client = pair.client();
     let file = pair.file(client, IN_A, "log", page(1));
-    let set = SetAttr { flags: Some(InodeFlags::APPEND), ..NOTHING };
+    let set = SetAttr { flags: Some(InodeFlags::APPEND), ..SetAttr::default() };
     let flagged = pair.call(client, Request::SetAttr { ino: file.ino, handle: None, set });
     assert!(flagged.is_ok());
     let open = |pair: &mut Pair, access| {

@@ -54,8 +54,7 @@ impl Scenario {
 
     /// The same, where the file has a page that is not in memory. A write to a part of it waits
     /// until the device has read it.
-    fn with_page_on_device() -> Self {
-        let mut pair = Pair::alone();
+    fn with_page_on_device(mut pair: Pair) -> Self {
         let client = pair.client();
         pair.file(client, IN_A, "file", page(1));
         pair.sync(client);
@@ -112,21 +111,9 @@ impl Scenario {
     }
 }
 
-const fn mode(mode: u16) -> SetAttr {
-    let SetAttr { uid, gid, size, atime, mtime, kill_privileges, flags, .. } = NOTHING;
-    SetAttr { mode: Some(mode), uid, gid, size, atime, mtime, kill_privileges, flags }
+fn mode(mode: u16) -> SetAttr {
+    SetAttr { mode: Some(mode), ..SetAttr::default() }
 }
-
-const NOTHING: SetAttr = SetAttr {
-    mode: None,
-    uid: None,
-    gid: None,
-    size: None,
-    atime: None,
-    mtime: None,
-    kill_privileges: false,
-    flags: None,
-};
 
 // Delegations.
 
@@ -277,7 +264,7 @@ fn a_sticky_directory_shows_an_owner_that_was_posted() {
             let chmod = Request::SetAttr { ino: dir, handle: None, set: mode(0o1777) };
             assert!(it.pair.call(it.other, chmod).is_ok());
         }
-        let chown = it.set(SetAttr { uid: Some(1000), ..NOTHING });
+        let chown = it.set(SetAttr { uid: Some(1000), ..SetAttr::default() });
         it.pair.post(it.client, chown, b"");
         assert!(it.may_post());
         assert_eq!(it.pair.call(user, request.clone()), Ok(Reply::Done), "{request:?}");
@@ -287,7 +274,7 @@ fn a_sticky_directory_shows_an_owner_that_was_posted() {
 
 #[test]
 fn a_look_waits_until_records_are_executed() {
-    let mut it = Scenario::with_page_on_device();
+    let mut it = Scenario::with_page_on_device(Pair::alone());
     it.begin_slow_record();
     it.append(b"more");
     let look = it.pair.send(it.other, Request::GetAttr { ino: it.file.ino });
@@ -356,7 +343,7 @@ fn own_requests_are_executed_after_own_records() {
 
 #[test]
 fn own_requests_wait_for_a_record_that_waits() {
-    let mut it = Scenario::with_page_on_device();
+    let mut it = Scenario::with_page_on_device(Pair::alone());
     it.begin_slow_record();
     let wait = it.pair.send(it.client, Request::Null);
     let look = it.pair.send(it.client, read(it.file, Position::At(0), 4));
@@ -370,10 +357,10 @@ fn own_requests_wait_for_a_record_that_waits() {
 #[test]
 fn an_own_change_in_a_slot_ends_the_delegation_before_it_waits() {
     for is_cut in [false, true] {
-        let mut it = Scenario::with_page_on_device();
+        let mut it = Scenario::with_page_on_device(Pair::alone());
         it.pair.device.hold(Kind::Read);
         let change = if is_cut {
-            let set = it.set(SetAttr { size: Some(3), ..NOTHING });
+            let set = it.set(SetAttr { size: Some(3), ..SetAttr::default() });
             it.pair.send(it.client, set)
         } else {
             it.pair.send_write(it.client, it.file, 1, b"slot")
@@ -442,9 +429,9 @@ fn records_do_what_requests_do() {
     let mut it = Scenario::new();
     it.append(b"text");
     let time = Some(SetTime::At(Timestamp(5)));
-    let set = it.set(SetAttr { mode: Some(0o640), mtime: time, ..NOTHING });
+    let set = it.set(SetAttr { mode: Some(0o640), mtime: time, ..SetAttr::default() });
     it.pair.post(it.client, set, b"");
-    let set = it.set(SetAttr { size: Some(2), ..NOTHING });
+    let set = it.set(SetAttr { size: Some(2), ..SetAttr::default() });
     it.pair.post(it.client, set, b"");
     it.pair.post(it.client, append(it.file), b"end");
     it.pair.post(it.client, Request::Close { handle: it.file }, b"");
@@ -460,7 +447,7 @@ fn records_do_what_requests_do() {
 #[test]
 fn a_record_without_a_delegation_is_skipped() {
     let mut it = Scenario::new();
-    let set = SetAttr { mode: Some(0o600), ..NOTHING };
+    let set = mode(0o600);
     let chmod = Request::SetAttr { ino: it.ino(), handle: None, set };
     assert!(it.pair.call(it.other, chmod).is_ok());
     let (second, _) = it.pair.own_file(it.client, "second");
@@ -481,7 +468,7 @@ fn a_record_without_a_delegation_is_skipped() {
 fn a_record_has_no_right_that_a_request_has_not() {
     let mut it = Scenario::new();
     let (theirs, _) = it.pair.own_file(it.other, "theirs");
-    let set = SetAttr { mode: Some(0), ..NOTHING };
+    let set = mode(0);
     let requests = [
         append(theirs),
         Request::SetAttr { ino: theirs.ino, handle: None, set },
@@ -639,10 +626,10 @@ fn a_broken_stream_harms_no_other_client() {
 #[test]
 fn a_stream_that_breaks_while_others_wait_harms_none_of_them() {
     for (what, breaks) in BREAKS {
-        let mut it = Scenario::with_page_on_device();
+        let mut it = Scenario::with_page_on_device(Pair::alone());
         it.begin_slow_record();
         let look = it.pair.send(it.other, Request::GetAttr { ino: it.file.ino });
-        let set = SetAttr { mode: Some(0o600), ..NOTHING };
+        let set = mode(0o600);
         let chmod = Request::SetAttr { ino: it.file.ino, handle: None, set };
         let change = it.pair.send(it.other, chmod);
         let sync = it.pair.send(it.other, Request::Sync);
@@ -661,7 +648,7 @@ fn a_stream_that_breaks_while_others_wait_harms_none_of_them() {
 #[test]
 fn a_client_whose_stream_breaks_while_it_leaves_is_expelled() {
     for (what, breaks) in BREAKS {
-        let mut it = Scenario::with_page_on_device();
+        let mut it = Scenario::with_page_on_device(Pair::alone());
         it.begin_slow_record();
         let (client, other) = (it.client, it.other);
         it.pair.order(A, warren_proto::control::Order::Expel { client });
@@ -791,18 +778,10 @@ fn blocks_that_were_set_aside_are_free_when_delegations_end() {
 #[test]
 fn blocks_of_a_broken_stream_are_free() {
     for (what, breaks) in BREAKS {
-        let mut pair = small();
-        let client = pair.client();
-        pair.file(client, IN_A, "file", page(1));
-        pair.sync(client);
-        pair.cut_power();
-        let (client, other) = (pair.client(), pair.client());
-        let ino = pair.lookup(client, IN_A, "file").expect("a file");
-        let (file, delegated) = pair.open_own(client, ino);
-        let delegated = delegated.expect("a delegation");
-        let mut it = Scenario { pair, client, other, file, delegated };
+        let mut it = Scenario::with_page_on_device(small());
+        let (client, other, ino) = (it.client, it.other, it.ino());
         it.begin_slow_record();
-        let set = SetAttr { mode: Some(0o600), ..NOTHING };
+        let set = mode(0o600);
         let chmod = it.pair.send(other, Request::SetAttr { ino, handle: None, set });
         assert!(!it.pair.is_answered(chmod), "the delegation ends");
         breaks(&mut it);
@@ -828,7 +807,7 @@ fn what_an_expelled_client_has_posted_is_executed_before_its_handles_go() {
 
 #[test]
 fn a_client_is_expelled_when_its_last_record_is_executed() {
-    let mut it = Scenario::with_page_on_device();
+    let mut it = Scenario::with_page_on_device(Pair::alone());
     it.begin_slow_record();
     it.append(b"more");
     it.pair.disconnect(it.client);
@@ -855,7 +834,7 @@ fn a_file_without_a_name_ends_with_its_client() {
 /// A request in a slot waits for the stream of its client, and ends with it.
 #[test]
 fn a_client_that_leaves_keeps_no_delegation() {
-    let mut it = Scenario::with_page_on_device();
+    let mut it = Scenario::with_page_on_device(Pair::alone());
     let (second, _) = it.pair.own_file(it.client, "second");
     it.begin_slow_record();
     let (client, file) = (it.client, it.file);
@@ -999,14 +978,14 @@ fn a_successor_executes_records_of_handles_that_are_left() {
 
 #[test]
 fn others_wait_for_a_successor_that_executes_records() {
-    let mut it = Scenario::with_page_on_device();
+    let mut it = Scenario::with_page_on_device(Pair::alone());
     it.pair.device.hold(Kind::Read);
     it.pair.post(it.client, write(it.file, Position::At(0)), b"slow");
     it.append(b"more");
     it.pair.lose(A);
     it.pair.device.hold(Kind::Read);
     let look = it.pair.submit(it.other, Request::GetAttr { ino: it.file.ino }, b"");
-    let set = SetAttr { size: Some(2), ..NOTHING };
+    let set = SetAttr { size: Some(2), ..SetAttr::default() };
     let cut = Request::SetAttr { ino: it.file.ino, handle: None, set };
     let cut = it.pair.submit(it.other, cut, b"");
     it.pair.release_io();
@@ -1055,7 +1034,7 @@ fn a_successor_survives_a_stream_that_is_broken() {
 fn a_record_that_its_client_waits_for_is_executed_at_most_once() {
     for death in DEATHS {
         let mut it = Scenario::new();
-        let set = SetAttr { mode: Some(0o600), ..NOTHING };
+        let set = mode(0o600);
         let chmod = Request::SetAttr { ino: it.ino(), handle: None, set };
         assert!(it.pair.call(it.other, chmod).is_ok() && !it.may_post());
         it.append(b"late");
