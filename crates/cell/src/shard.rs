@@ -23,6 +23,7 @@ use warren_disk::{
     Absent, Dentry, Inode, Key, Kind, Owed, Part, RootSlot, Tree, VALUE_MAX, Value, name_hash,
 };
 use warren_proto::{ACL_ACCESS, Attr, FileKind, FileName, InodeValue, LockKey, LockMode};
+use warren_rules::names::predict::{self, DIRECTORY_SIZE};
 
 use crate::budget::{Budget, Reservation, blocks_of_owed, blocks_of_pages};
 use crate::run::wait::{Stop, TaskId, Wait};
@@ -34,9 +35,6 @@ use crate::shard::open::Opens;
 use crate::shard::pages::Pages;
 use crate::shard::removed_dirs::RemovedDirs;
 use crate::shard::space::Space;
-
-/// The size and blocks of a directory in `stat`: ext4's smallest.
-const DIRECTORY_SIZE: u64 = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Shard {
@@ -484,22 +482,24 @@ pub(crate) fn new_inode(
     parent: Ino,
     now: Timestamp,
 ) -> Inode {
-    let directory = new.kind == FileKind::Directory;
+    // The number of an inode is in its key.
+    let InodeValue { attr, parent, .. } = predict::new_inode(Ino(0), new, uid, gid, parent, now);
     Inode {
-        kind: new.kind,
-        mode: new.mode & warren_base::MODE_MASK,
+        kind: attr.kind,
+        mode: attr.mode,
         uid,
         gid,
-        nlink: if directory { 2 } else { 1 },
-        rdev: new.rdev,
+        nlink: attr.nlink,
+        rdev: attr.rdev,
+        // Its names are no data of a directory.
         size: new.target.len() as u64,
         blocks: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: now,
+        atime: attr.atime,
+        mtime: attr.mtime,
+        ctime: attr.ctime,
+        btime: attr.btime,
         generation: 0,
-        parent: if directory { parent } else { Ino(0) },
-        flags: InodeFlags::empty(),
+        parent,
+        flags: attr.flags,
     }
 }

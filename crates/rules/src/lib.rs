@@ -1,4 +1,5 @@
-//! The rules of changes: who may do what, and what a change makes of attributes.
+//! The rules of changes: who may do what, which changes a request on names consists of, and what a
+//! change makes of attributes.
 //!
 //! A cell executes by these rules, and a client predicts with them the result of a request that it
 //! posts. Both call the same functions, so a prediction is what the cell will make.
@@ -8,6 +9,9 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
+pub mod names;
 pub mod permission;
 pub mod predict;
 pub mod set_attr;

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use warren_base::Ino;
 use warren_disk::{Key, Kind, Value};
 use warren_proto::{DirEntries, LockMode, Reply};
+use warren_rules::names::View as _;
 use warren_rules::permission::{self, READ};
 
 use super::plan::{Plan, PlannedReply};

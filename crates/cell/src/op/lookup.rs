@@ -2,6 +2,7 @@
 
 use warren_base::{Errno, Ino};
 use warren_proto::{AccessMode, FileKind, FileName, LockMode};
+use warren_rules::names::View as _;
 use warren_rules::permission::{self, EXECUTE};
 
 use super::plan::{Plan, PlannedReply};

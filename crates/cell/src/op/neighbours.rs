@@ -13,6 +13,7 @@ use std::ops::ControlFlow;
 use warren_base::Ino;
 use warren_disk::{Dentry, Key, Kind, NAME_HASH_BITS, Value, name_hash};
 use warren_proto::{FileName, LockMode};
+use warren_rules::names::View as _;
 use warren_rules::permission::{self, READ};
 
 use super::lookup::lookup;

@@ -2,12 +2,12 @@
 
 use warren_base::Ino;
 use warren_proto::{AccessMode, Attr, Change, FileKind, FileName, Reply};
+use warren_rules::names::{self, Outcome};
 
 /// The result of an operation on names, before it is carried out.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Insertions come before removals, for the reason given in
-    /// [`crate::shard::Shard::replace_extents`].
+    /// Insertions come before removals, for the reason given in [`names::Plan`].
     pub(crate) changes: Vec<Change>,
     pub(crate) reply: PlannedReply,
 }
@@ -53,8 +53,17 @@ impl Plan {
     pub(super) fn reply(reply: PlannedReply) -> Self {
         Self { changes: Vec::new(), reply }
     }
+}
 
-    pub(super) fn done(changes: Vec<Change>) -> Self {
-        Self { changes, reply: PlannedReply::Reply(Reply::Done) }
+impl From<names::Plan> for Plan {
+    #[inline]
+    fn from(names::Plan { changes, outcome }: names::Plan) -> Self {
+        let reply = match outcome {
+            Outcome::Done => PlannedReply::Reply(Reply::Done),
+            Outcome::Unchanged => PlannedReply::Reply(Reply::Unchanged),
+            Outcome::Entry { ino, kind, attr } => PlannedReply::Entry { ino, kind, attr },
+            Outcome::Created { attr, found, open } => PlannedReply::Created { attr, found, open },
+        };
+        Self { changes, reply }
     }
 }

@@ -13,9 +13,10 @@ use warren_proto::{
     ACL_DEFAULT, Acl, Attr, Credentials, FileKind, FileName, InodeValue, KeyValue, LockKey,
     LockMode,
 };
-use warren_rules::permission::{self, CHANGE_NAMES};
+use warren_rules::names;
 
 use crate::fleet::Volume;
+use crate::op::place::place;
 use crate::run::ascent::{Ascent, STEPS_A_RUN, STEPS_LOCAL};
 use crate::run::txn::Txn;
 use crate::run::wait::{Stop, Wait};
@@ -134,10 +135,100 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The parent of a directory, if it has one.
+    fn parent(&self, dir: Ino) -> Result<Option<Ino>, Stop> {
+        if let Some(shard) = self.shards.local(dir.shard())? {
+            return Ok(shard.inode(dir)?.map(|inode| inode.parent));
+        }
+        match &self.mode {
+            Mode::Local => Err(Stop::Wait(Wait::Remote)),
+            Mode::Txn { txn, .. } => match &txn.peeked {
+                Some((ino, value)) if *ino == dir => Ok(value.as_ref().map(|value| value.parent)),
+                _ => Err(Stop::Wait(Wait::Peek(dir))),
+            },
+        }
+    }
+}
+
+impl names::View for View<'_> {
+    type Stop = Stop;
+
+    fn who(&self) -> &Credentials {
+        self.who
+    }
+
+    fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    fn inode(&mut self, ino: Ino, mode: LockMode) -> Result<Option<InodeValue>, Stop> {
+        self.touch(|| LockKey::Inode(ino), ino.shard(), mode)?;
+        if let Some(shard) = self.shards.local(ino.shard())? {
+            let found = shard.linked_or_open(ino);
+            if let (Some(files), Ok(Some(value))) = (&mut self.files, &found)
+                && value.attr.kind == FileKind::Regular
+            {
+                files.push(ino);
+            }
+            return found;
+        }
+        match self.fetched_value(&LockKey::Inode(ino))? {
+            KeyValue::Inode(value) => Ok(value.clone()),
+            _ => Err(Stop::Fail(Errno::EPROTO)),
+        }
+    }
+
+    fn name(
+        &mut self,
+        dir: Ino,
+        name: &FileName,
+        mode: LockMode,
+    ) -> Result<Option<(Ino, FileKind)>, Stop> {
+        let key = || LockKey::Name(dir, name.clone());
+        self.touch(key, dir.shard(), mode)?;
+        if let Some(shard) = self.shards.local(dir.shard())? {
+            return shard.dentry(self.volume.secret, dir, name);
+        }
+        match self.fetched_value(&key())? {
+            KeyValue::Name(value) => Ok(*value),
+            _ => Err(Stop::Fail(Errno::EPROTO)),
+        }
+    }
+
+    /// The directory is on this cell.
+    fn default_acl(&self, dir: &InodeValue) -> Result<Option<Acl>, Stop> {
+        let Attr { ino, flags, .. } = dir.attr;
+        if !flags.contains(InodeFlags::DEFAULT_ACL) {
+            return Ok(None);
+        }
+        let shard = self.shards.local(ino.shard())?.ok_or(Errno::ESTALE)?;
+        shard.acl(ino, ACL_DEFAULT)
+    }
+
+    fn place(&self, dir: Ino, name: &FileName) -> ShardId {
+        let (secret, shards) = (self.volume.secret, self.volume.map.len());
+        place(secret, shards, dir, name, |id| self.shards.may_grow(id))
+    }
+
+    fn new_ino(&mut self, shard: ShardId) -> Result<Ino, Stop> {
+        self.touch(|| LockKey::New(shard), shard, LockMode::Write)?;
+        if let (Mode::Local, Some(shard)) = (&self.mode, self.shards.local(shard)?) {
+            return Ok(shard.next_ino()?);
+        }
+        match self.fetched_value(&LockKey::New(shard))? {
+            KeyValue::New(ino) if ino.shard() == shard => Ok(*ino),
+            _ => Err(Stop::Fail(Errno::EPROTO)),
+        }
+    }
+
+    fn opens_files_of(&self, shard: ShardId) -> bool {
+        self.shards.contains_key(&shard)
+    }
+
     /// Touches a name of the operation, its directory, and the inode to which it leads if that is
     /// known, before the operation needs them. So one message to each cell requests all of its
     /// keys. An operation without locks requests nothing.
-    pub(crate) fn expect_name(&mut self, dir: Ino, name: &FileName) -> Result<(), Stop> {
+    fn expect_name(&mut self, dir: Ino, name: &FileName) -> Result<(), Stop> {
         let Mode::Txn { txn, .. } = &self.mode else { return Ok(()) };
         let key = LockKey::Name(dir, name.clone());
         let found = match self.shards.local(dir.shard())? {
@@ -160,85 +251,7 @@ impl<'a> View<'a> {
         Ok(())
     }
 
-    /// The inode, if it exists and has a link or is open.
-    pub(crate) fn inode(&mut self, ino: Ino, mode: LockMode) -> Result<Option<InodeValue>, Stop> {
-        self.touch(|| LockKey::Inode(ino), ino.shard(), mode)?;
-        if let Some(shard) = self.shards.local(ino.shard())? {
-            let found = shard.linked_or_open(ino);
-            if let (Some(files), Ok(Some(value))) = (&mut self.files, &found)
-                && value.attr.kind == FileKind::Regular
-            {
-                files.push(ino);
-            }
-            return found;
-        }
-        match self.fetched_value(&LockKey::Inode(ino))? {
-            KeyValue::Inode(value) => Ok(value.clone()),
-            _ => Err(Stop::Fail(Errno::EPROTO)),
-        }
-    }
-
-    /// A directory, with whose entries the operation works in `mode`.
-    pub(crate) fn directory(&mut self, ino: Ino, mode: LockMode) -> Result<InodeValue, Stop> {
-        match self.inode(ino, mode) {
-            Ok(Some(value)) if value.attr.kind == FileKind::Directory => Ok(value),
-            Ok(Some(_)) => Err(Errno::ENOTDIR.into()),
-            Ok(None) => Err(Errno::ESTALE.into()),
-            Err(stop) => Err(stop),
-        }
-    }
-
-    /// Whether `who` may add a name to `dir`. ENOENT for a directory that was removed while it is
-    /// open.
-    pub(crate) fn may_add(&self, dir: &InodeValue) -> Result<(), Errno> {
-        if dir.attr.nlink == 0 {
-            return Err(Errno::ENOENT);
-        }
-        permission::check(self.who, dir, CHANGE_NAMES)
-    }
-
-    /// The list that new files in the directory inherit, which lies on this cell.
-    pub(crate) fn default_acl(&self, dir: &InodeValue) -> Result<Option<Acl>, Stop> {
-        let Attr { ino, flags, .. } = dir.attr;
-        if !flags.contains(InodeFlags::DEFAULT_ACL) {
-            return Ok(None);
-        }
-        let shard = self.shards.local(ino.shard())?.ok_or(Errno::ESTALE)?;
-        shard.acl(ino, ACL_DEFAULT)
-    }
-
-    /// The inode of a name.
-    pub(crate) fn name(
-        &mut self,
-        dir: Ino,
-        name: &FileName,
-        mode: LockMode,
-    ) -> Result<Option<(Ino, FileKind)>, Stop> {
-        let key = || LockKey::Name(dir, name.clone());
-        self.touch(key, dir.shard(), mode)?;
-        if let Some(shard) = self.shards.local(dir.shard())? {
-            return shard.dentry(self.volume.secret, dir, name);
-        }
-        match self.fetched_value(&key())? {
-            KeyValue::Name(value) => Ok(*value),
-            _ => Err(Stop::Fail(Errno::EPROTO)),
-        }
-    }
-
-    /// A number for a new inode of the shard.
-    pub(crate) fn new_ino(&mut self, shard: ShardId) -> Result<Ino, Stop> {
-        self.touch(|| LockKey::New(shard), shard, LockMode::Write)?;
-        if let (Mode::Local, Some(shard)) = (&self.mode, self.shards.local(shard)?) {
-            return Ok(shard.next_ino()?);
-        }
-        match self.fetched_value(&LockKey::New(shard))? {
-            KeyValue::New(ino) if ino.shard() == shard => Ok(*ino),
-            _ => Err(Stop::Fail(Errno::EPROTO)),
-        }
-    }
-
-    /// The file takes the name of something else, so its data must be logged before.
-    pub(crate) fn touch_logged(&mut self, ino: Ino) -> Result<(), Stop> {
+    fn touch_logged(&mut self, ino: Ino) -> Result<(), Stop> {
         let key = LockKey::Logged(ino);
         self.touch(|| key.clone(), ino.shard(), LockMode::Write)?;
         // This cell does it with the changes.
@@ -251,14 +264,11 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The right to change the shape of the tree.
-    pub(crate) fn touch_tree(&mut self) -> Result<(), Stop> {
+    fn touch_tree(&mut self) -> Result<(), Stop> {
         self.touch(|| LockKey::Tree, LockKey::Tree.shard(), LockMode::Write)
     }
 
-    /// Whether `ancestor` is `dir` or above it. The caller holds the right to change the shape of
-    /// the tree. A directory that was removed while it is open may have no parent any more.
-    pub(crate) fn is_above(&mut self, ancestor: Ino, dir: Ino) -> Result<bool, Stop> {
+    fn is_above(&mut self, ancestor: Ino, dir: Ino) -> Result<bool, Stop> {
         let (way, steps_max) = ((ancestor, dir), STEPS_A_RUN);
         let (known, steps_max, at_the_most) = match &self.mode {
             Mode::Local => (None, STEPS_LOCAL, Wait::Remote),
@@ -287,19 +297,5 @@ impl<'a> View<'a> {
         };
         self.ascents.push((way, ascent));
         found
-    }
-
-    /// The parent of a directory, if it has one.
-    fn parent(&self, dir: Ino) -> Result<Option<Ino>, Stop> {
-        if let Some(shard) = self.shards.local(dir.shard())? {
-            return Ok(shard.inode(dir)?.map(|inode| inode.parent));
-        }
-        match &self.mode {
-            Mode::Local => Err(Stop::Wait(Wait::Remote)),
-            Mode::Txn { txn, .. } => match &txn.peeked {
-                Some((ino, value)) if *ino == dir => Ok(value.as_ref().map(|value| value.parent)),
-                _ => Err(Stop::Wait(Wait::Peek(dir))),
-            },
-        }
     }
 }

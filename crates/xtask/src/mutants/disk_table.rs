@@ -89,7 +89,7 @@ pub(super) const DISK_MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/op/rename.rs",
+        file: "crates/rules/src/names/rename.rs",
         what: "no whiteout is left",
         find: "changes.push(Change::ReplaceEntry { dir, name: source.name.clone(), ino, kind, now });",
         replace: "changes.push(Change::RemoveEntry { dir, name: source.name.clone(), now });",

@@ -485,7 +485,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/op/rename.rs",
+        file: "crates/rules/src/names/rename.rs",
         what: "a directory may come to lie below itself",
         find: "if source.is_directory() && view.is_above(source.ino, dir)? {",
         replace: "if source.is_directory() && source.ino == dir {",
@@ -493,7 +493,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/op/rename.rs",
+        file: "crates/rules/src/names/rename.rs",
         what: "an exchanged directory may come to lie below itself",
         find: "Some(target) if view.is_above(target.ino, source.dir)? => {",
         replace: "Some(target) if target.ino == source.dir => {",
@@ -501,7 +501,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         is_proven: true,
     },
     Mutant {
-        file: "crates/cell/src/op/rename.rs",
+        file: "crates/rules/src/names/rename.rs",
         what: "the tree's shape may change while it is looked at",
         find: "    view.touch_tree()?;\n",
         replace: "",

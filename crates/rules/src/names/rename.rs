@@ -2,16 +2,18 @@
 //!
 //! The data of a file that takes another file's name is logged first (decision 23).
 
-use warren_base::{Errno, Ino};
-use warren_proto::{
-    Change, Entry, FileKind, FileName, InodeValue, LockMode, NewInode, RenameFlags, Reply,
-};
-use warren_rules::permission::{self, CHANGE_NAMES, EXECUTE, WRITE};
+use alloc::vec;
+use alloc::vec::Vec;
 
-use super::create::with_group;
-use super::plan::{Plan, PlannedReply};
-use crate::op::view::View;
-use crate::run::wait::Stop;
+use warren_base::{Errno, Ino, Timestamp};
+use warren_proto::{
+    Change, Credentials, FileKind, FileName, InodeValue, LockMode, NewInode, RenameFlags,
+};
+
+use super::inherit::with_group;
+use super::plan::{Outcome, Plan};
+use super::view::View;
+use crate::permission::{self, CHANGE_NAMES, EXECUTE, WRITE};
 
 /// A name, its inode, and its directory.
 struct End<'a> {
@@ -23,21 +25,23 @@ struct End<'a> {
 }
 
 impl End<'_> {
+    #[inline]
     fn is_directory(&self) -> bool {
         self.inode.attr.kind == FileKind::Directory
     }
 
+    #[inline]
     fn is_file(&self) -> bool {
         self.inode.attr.kind == FileKind::Regular
     }
 }
 
-pub(super) fn rename(
-    view: &mut View<'_>,
+pub(super) fn rename<V: View>(
+    view: &mut V,
     (from, from_name): (Ino, &FileName),
     (dir, name): (Ino, &FileName),
     flags: RenameFlags,
-) -> Result<Plan, Stop> {
+) -> Result<Plan, V::Stop> {
     let one_way = RenameFlags::NOREPLACE | RenameFlags::WHITEOUT;
     if flags.contains(RenameFlags::EXCHANGE) && flags.intersects(one_way) {
         return Err(Errno::EINVAL.into());
@@ -55,7 +59,7 @@ pub(super) fn rename(
         return Err(Errno::ENOENT.into());
     }
     if target.as_ref().is_some_and(|target| target.ino == source.ino) {
-        return Ok(Plan::reply(PlannedReply::Reply(Reply::Unchanged)));
+        return Ok(Plan::unchanged(Outcome::Unchanged));
     }
     if flags.contains(RenameFlags::FILES) {
         let exchanged = target.as_ref().filter(|_| flags.contains(RenameFlags::EXCHANGE));
@@ -66,25 +70,25 @@ pub(super) fn rename(
     if from != dir {
         check_shape(view, &source, dir, target.as_ref(), flags.contains(RenameFlags::EXCHANGE))?;
     }
-    may_leave(view, &source)?;
+    may_leave(view.who(), &source)?;
     let Some(target) = target else {
         view.may_add(&to_parent)?;
-        may_change_parent(view, &source, dir)?;
+        may_change_parent(view.who(), &source, dir)?;
         return plan_move(view, &source, (dir, name), None, flags);
     };
-    may_leave(view, &target)?;
+    may_leave(view.who(), &target)?;
     if flags.contains(RenameFlags::EXCHANGE) {
-        may_change_parent(view, &source, dir)?;
-        may_change_parent(view, &target, from)?;
+        may_change_parent(view.who(), &source, dir)?;
+        may_change_parent(view.who(), &target, from)?;
         for end in [&source, &target].into_iter().filter(|end| end.is_file()) {
             view.touch_logged(end.ino)?;
         }
-        return Ok(plan_exchange(view, &source, &target));
+        return Ok(plan_exchange(view.now(), &source, &target));
     }
     match (source.is_directory(), target.is_directory()) {
         (true, false) => return Err(Errno::ENOTDIR.into()),
         (false, true) => return Err(Errno::EISDIR.into()),
-        _ => may_change_parent(view, &source, dir)?,
+        _ => may_change_parent(view.who(), &source, dir)?,
     }
     if target.is_directory() && target.inode.entries > 0 {
         return Err(Errno::ENOTEMPTY.into());
@@ -95,18 +99,18 @@ pub(super) fn rename(
     plan_move(view, &source, (dir, name), Some(&target), flags)
 }
 
-fn searchable_directory(view: &mut View<'_>, dir: Ino) -> Result<InodeValue, Stop> {
+fn searchable_directory<V: View>(view: &mut V, dir: Ino) -> Result<InodeValue, V::Stop> {
     let value = view.directory(dir, LockMode::IntentWrite)?;
-    permission::check(view.who, &value, EXECUTE)?;
+    permission::check(view.who(), &value, EXECUTE)?;
     Ok(value)
 }
 
-fn find_end<'a>(
-    view: &mut View<'_>,
+fn find_end<'a, V: View>(
+    view: &mut V,
     dir: Ino,
     parent: InodeValue,
     name: &'a FileName,
-) -> Result<Option<End<'a>>, Stop> {
+) -> Result<Option<End<'a>>, V::Stop> {
     let Some((ino, _)) = view.name(dir, name, LockMode::Write)? else { return Ok(None) };
     let inode = view.inode(ino, LockMode::Write)?.ok_or(Errno::EIO)?;
     Ok(Some(End { dir, parent, name, ino, inode }))
@@ -114,13 +118,13 @@ fn find_end<'a>(
 
 /// A directory that changes its parent must not become its own descendant. The tree's shape does
 /// not change during this check.
-fn check_shape(
-    view: &mut View<'_>,
+fn check_shape<V: View>(
+    view: &mut V,
     source: &End<'_>,
     dir: Ino,
     target: Option<&End<'_>>,
     exchange: bool,
-) -> Result<(), Stop> {
+) -> Result<(), V::Stop> {
     let target = target.filter(|target| target.is_directory());
     if !source.is_directory() && target.is_none() {
         return Ok(());
@@ -138,64 +142,67 @@ fn check_shape(
 }
 
 /// Whether `who` may remove the name from its directory.
-fn may_leave(view: &View<'_>, end: &End<'_>) -> Result<(), Errno> {
-    permission::check(view.who, &end.parent, CHANGE_NAMES)?;
-    permission::check_sticky(view.who, &end.parent.attr, &end.inode.attr)?;
+#[inline]
+fn may_leave(who: &Credentials, end: &End<'_>) -> Result<(), Errno> {
+    permission::check(who, &end.parent, CHANGE_NAMES)?;
+    permission::check_sticky(who, &end.parent.attr, &end.inode.attr)?;
     permission::check_removable(&end.parent.attr, &end.inode.attr)
 }
 
 /// A directory that gets another parent is itself changed, because its `..` leads elsewhere.
-fn may_change_parent(view: &View<'_>, end: &End<'_>, parent: Ino) -> Result<(), Errno> {
+#[inline]
+fn may_change_parent(who: &Credentials, end: &End<'_>, parent: Ino) -> Result<(), Errno> {
     if end.is_directory() && end.dir != parent {
-        permission::check(view.who, &end.inode, WRITE)?;
+        permission::check(who, &end.inode, WRITE)?;
     }
     Ok(())
 }
 
-fn plan_move(
-    view: &mut View<'_>,
+fn plan_move<V: View>(
+    view: &mut V,
     source: &End<'_>,
     (dir, name): (Ino, &FileName),
     target: Option<&End<'_>>,
     flags: RenameFlags,
-) -> Result<Plan, Stop> {
-    let (now, ino, kind) = (view.now, source.ino, source.inode.attr.kind);
+) -> Result<Plan, V::Stop> {
+    let (now, ino, kind) = (view.now(), source.ino, source.inode.attr.kind);
     let name = name.clone();
     let mut changes = vec![match target {
         Some(_) => Change::ReplaceEntry { dir, name, ino, kind, now },
         None => Change::AddEntry { dir, name, ino, kind, now },
     }];
     changes.push(change_of_inode(source, dir, now));
-    let mut reply = Reply::Done;
+    let mut outcome = Outcome::Done;
     if flags.contains(RenameFlags::WHITEOUT) {
-        reply = Reply::Entry(leave_whiteout(view, source, &mut changes)?);
+        outcome = leave_whiteout(view, source, &mut changes)?;
     } else {
         changes.push(Change::RemoveEntry { dir: source.dir, name: source.name.clone(), now });
     }
     if let Some(target) = target {
         changes.push(Change::RemoveLink { ino: target.ino, now });
     }
-    Ok(Plan { changes, reply: PlannedReply::Reply(reply) })
+    Ok(Plan { changes, outcome })
 }
 
 /// The old name leads to a new character device with the number 0.
-fn leave_whiteout(
-    view: &mut View<'_>,
+fn leave_whiteout<V: View>(
+    view: &mut V,
     source: &End<'_>,
     changes: &mut Vec<Change>,
-) -> Result<Entry, Stop> {
-    let (dir, now, uid) = (source.dir, view.now, view.who.uid);
+) -> Result<Outcome, V::Stop> {
+    let (dir, now, uid) = (source.dir, view.now(), view.who().uid);
     let ino = view.new_ino(dir.shard())?;
     let kind = FileKind::CharDevice;
     // It inherits no list, because it may be used for nothing.
-    let (new, gid) = with_group(view, &source.parent, &NewInode { kind, ..NewInode::regular(0) });
+    let (new, gid) =
+        with_group(view.who(), &source.parent, &NewInode { kind, ..NewInode::regular(0) });
     changes.push(Change::NewInode { ino, new, uid, gid, parent: dir, now });
     changes.push(Change::ReplaceEntry { dir, name: source.name.clone(), ino, kind, now });
-    Ok(Entry { ino, kind, lease: None, attr: None })
+    Ok(Outcome::Entry { ino, kind, attr: None })
 }
 
-fn plan_exchange(view: &View<'_>, source: &End<'_>, target: &End<'_>) -> Plan {
-    let now = view.now;
+#[inline]
+fn plan_exchange(now: Timestamp, source: &End<'_>, target: &End<'_>) -> Plan {
     let replace = |at: &End<'_>, by: &End<'_>| Change::ReplaceEntry {
         dir: at.dir,
         name: at.name.clone(),
@@ -212,7 +219,8 @@ fn plan_exchange(view: &View<'_>, source: &End<'_>, target: &End<'_>) -> Plan {
 }
 
 /// The change of the moved inode itself.
-fn change_of_inode(end: &End<'_>, parent: Ino, now: warren_base::Timestamp) -> Change {
+#[inline]
+fn change_of_inode(end: &End<'_>, parent: Ino, now: Timestamp) -> Change {
     if end.is_directory() && end.dir != parent {
         Change::SetParent { ino: end.ino, parent, now }
     } else {
