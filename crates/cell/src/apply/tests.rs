@@ -1,6 +1,8 @@
 //! Each step is made live in one shard and replayed in two others. All three must reach the same
 //! state.
 
+mod predicted;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
