@@ -65,6 +65,9 @@ pub(crate) fn apply(
     match step {
         Step::Change(change) => {
             make_one(shard, change, turn.fleet);
+            if let Change::NewInode { ino, .. } = change {
+                turn.sessions.numbers.note_replayed(*ino);
+            }
             if let Change::RemoveLink { ino, .. } = change
                 && mode != Mode::Live
                 && shard.inode_mut(*ino).nlink == 0
@@ -125,6 +128,7 @@ pub(crate) fn apply(
         | Step::Finished { .. }
         | Step::Locked { .. }
         | Step::Expelled { .. }
+        | Step::Numbered { .. }
         | Step::Unanswered { .. }
         | Step::GivenUp { .. }
         | Step::Owed { .. } => {}

@@ -23,7 +23,7 @@ use warren_disk::{
     EXTENT_BLOCKS_MAX, HEIGHT_MAX, INTERNAL_RECORD, LOG_BLOCKS_MIN, NODE_CAPACITY, RECORD_HEADER,
     RECORD_MAX, RECORD_OVERHEAD, SHARED_RECORD_MAX, TARGET_PIECE, XATTR_PIECE,
 };
-use warren_proto::{Change, DIR_ENTRY_BYTES, LockKey, LockMode};
+use warren_proto::{Change, DIR_ENTRY_BYTES, LockKey, LockMode, NAME_COST};
 
 // Blocks of a shard.
 
@@ -369,6 +369,16 @@ impl Budget {
     /// So many pages that a client may write by posts, one or more at a time, while the tree grows.
     pub(crate) fn posts(self, pages: u64) -> Need {
         Self { way: self.way + 1, ..self }.write(pages)
+    }
+
+    /// So many changes of names that a client may post, with as many times the credit of one for
+    /// data, while the tree grows.
+    pub(crate) fn name_posts(self, changes: u64) -> Need {
+        let later = Self { way: self.way + 1, ..self };
+        // A new inode that inherits lists, and its name.
+        let create = 5 * later.insertion() + 2 + later.way;
+        let data = blocks_of_pages(2 * u64::from(NAME_COST));
+        Need { blocks: changes * create.max(data), growth: Growth::Grows }
     }
 
     /// A write to pages that have blocks. The old blocks become free with a checkpoint.

@@ -42,7 +42,7 @@ fn leases_of(change: &Change) -> [Option<LeaseKey>; 2] {
 
 /// The inode whose attributes the change changes, unless it is that of a directory whose names
 /// change.
-const fn changed_inode(change: &Change) -> Option<Ino> {
+pub(crate) const fn changed_inode(change: &Change) -> Option<Ino> {
     match change {
         Change::AddLink { ino, .. }
         | Change::RemoveLink { ino, .. }
@@ -62,7 +62,7 @@ pub(crate) fn prepare(
     promised: Option<Reservation>,
     turn: &mut Turn<'_>,
 ) -> Result<Reservation, Stop> {
-    if turn.sessions.streams.has_any() && promised.is_none() {
+    if turn.sessions.streams.has_any() && promised.is_none() && !state.is_posted() {
         for ino in changes.iter().filter_map(changed_inode) {
             settle_change(shards.shard(ino.shard()), ino, state, turn)?;
         }

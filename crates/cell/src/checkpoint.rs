@@ -435,7 +435,10 @@ fn snapshot_session(shards: &Shards, turn: &mut Turn<'_>) -> Lsn {
     let locked = |(ino, client, spec, uid)| Step::Locked { ino, client, spec, uid };
     let opens: Vec<_> = shards.values().flat_map(|shard| shard.opens.all()).collect();
     let locks = shards.values().flat_map(|shard| shard.file_locks.all());
-    let session = opens.iter().map(opened).chain(locks.map(locked));
+    let numbers = turn.sessions.numbers.all();
+    let numbered = |(client, first, count)| Step::Numbered { client, first, count };
+    let numbers = numbers.into_iter().map(numbered);
+    let session = opens.iter().map(opened).chain(locks.map(locked)).chain(numbers);
     let session: Vec<Step> = session.collect();
     for batch in session.chunks(SESSION_BATCH) {
         batch.iter().for_each(|step| turn.note(step));

@@ -1,5 +1,5 @@
-//! Delegations are granted, and end; requests wait until what other clients have posted is executed
-//! (decision 84).
+//! Delegations end, and requests wait until what other clients have posted is executed (decision
+//! 84). They are granted in [`beside`].
 //!
 //! ```text
 //! a look by another client      A end of the stream, execute up to it, then look
@@ -11,40 +11,46 @@
 //! either it sees 0 and waits, or the cell sees its record. A task reads the end once, after it has
 //! ended the delegation: what is posted later is concurrent with it.
 
-use warren_base::{ClientId, Errno, Ino, InodeFlags};
-use warren_proto::stream::Delegated;
-use warren_proto::{
-    AccessMode, Answer, FileKind, LeaseKey, LockKey, LockMode, Reply, Request, Step,
-};
+use warren_base::{ClientId, Errno, Ino};
+use warren_proto::{AccessMode, CreateFlags, LeaseKey, Request, Step};
+
+pub(crate) mod beside;
+mod trees;
 
 use crate::apply::step;
-use crate::budget::Reservation;
+use crate::budget::{Need, Reservation};
 use crate::plant::Plant;
 use crate::run::state::TaskState;
 use crate::run::wait::{Stop, Wait};
 use crate::shard::Shard;
-use crate::shard::lease::Delegation;
+use crate::shard::lease::{Delegation, State};
 use crate::shards::Shards;
 use crate::turn::Turn;
 
-/// Pages that a client may write by posts between two replies, from the most that is set aside to
-/// the least that pays.
-const CREDITS: [u32; 4] = [1024, 256, CREDIT_WANTED, 16];
-/// For so many pages the shard takes more chunks, while most of them are free.
-const CREDIT_WANTED: u32 = 64;
+/// A delegation ends with the next look by another client after so many.
+const LOOKS_MAX: u32 = 64;
 
 /// The use that a task makes of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Use {
     Looks,
+    /// It opens or closes the inode, or changes data.
+    Opens,
+    /// It changes names or attributes.
     Changes,
 }
 
-/// The use that the request makes of the inode that it names.
+/// The use that the request makes of the inodes that it names.
 pub(crate) const fn use_of(request: &Request) -> Use {
     match request {
-        Request::Open { .. } => Use::Changes,
-        _ if request.is_change() => Use::Changes,
+        Request::Open { access, .. } if access.contains(AccessMode::WATCH) => Use::Changes,
+        Request::Create { flags, .. } if flags.contains(CreateFlags::EXISTING) => Use::Looks,
+        Request::Open { .. }
+        | Request::Close { .. }
+        | Request::Write { .. }
+        | Request::Fallocate { .. }
+        | Request::CopyRange { .. } => Use::Opens,
+        _ if request.is_change() || request.changes_names() => Use::Changes,
         _ => Use::Looks,
     }
 }
@@ -58,19 +64,41 @@ pub(crate) fn settle(
     state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
-    let Some(&Delegation { client: holder, .. }) = shard.leases.delegations.find(ino) else {
-        return await_inherited(shard, ino, state, turn);
+    let covering = shard.leases.delegations.covering(ino);
+    if covering == [None, None] {
+        return await_inherited(state, turn);
+    }
+    for covering in covering.into_iter().flatten() {
+        settle_one(shard, covering, how, state, turn)?;
+    }
+    Ok(())
+}
+
+/// The same for one delegation that covers the inode.
+fn settle_one(
+    shard: &mut Shard,
+    covering: Ino,
+    how: Use,
+    state: &mut TaskState,
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    let Some(&Delegation { client: holder, is_tree, .. }) = shard.leases.delegations.find(covering)
+    else {
+        return Ok(());
     };
     if state.client == Some(holder) {
         // Another thread of the client must not predict results without a change that is under way.
         return match how {
-            Use::Changes => settle_change(shard, ino, state, turn),
+            Use::Opens if is_tree => Ok(()),
+            Use::Changes | Use::Opens => end_and_await(shard, covering, true, state, turn),
             Use::Looks => Ok(()),
         };
     }
-    if how == Use::Changes {
-        shard.leases.delegations.rest(ino, turn.driver.now.monotonic);
-        return settle_change(shard, ino, state, turn);
+    // Who opens a file changes its access time with the first read.
+    let is_look = how == Use::Looks;
+    if !is_look || shard.leases.delegations.note_look(covering) > LOOKS_MAX {
+        shard.leases.delegations.rest(covering, turn.driver.now.monotonic);
+        return end_and_await(shard, covering, false, state, turn);
     }
     if turn.plants(Plant::LookUndrained) {
         return Ok(());
@@ -79,19 +107,41 @@ pub(crate) fn settle(
 }
 
 /// A task changes the inode, and its holder, if that is its client, does not get to know the
-/// attributes. The delegation ends, and then everything that was posted under it is executed.
+/// attributes. The delegations end, and then everything that was posted under them is executed.
 pub(crate) fn settle_change(
     shard: &mut Shard,
     ino: Ino,
     state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
-    if shard.leases.delegations.find(ino).is_none() {
-        return await_inherited(shard, ino, state, turn);
+    let covering = shard.leases.delegations.covering(ino);
+    if covering == [None, None] {
+        return await_inherited(state, turn);
     }
-    end(shard, ino, turn);
+    for covering in covering.into_iter().flatten() {
+        let is_paused = shard
+            .leases
+            .delegations
+            .find(covering)
+            .is_some_and(|it| it.state == State::Paused && state.client == Some(it.client));
+        if !is_paused {
+            end_and_await(shard, covering, false, state, turn)?;
+        }
+    }
+    Ok(())
+}
+
+/// Ends the delegation, and waits for the records that rest on it.
+fn end_and_await(
+    shard: &mut Shard,
+    ino: Ino,
+    continues: bool,
+    state: &mut TaskState,
+    turn: &mut Turn<'_>,
+) -> Result<(), Stop> {
+    end(shard, ino, continues, turn);
     match shard.leases.delegations.find(ino) {
-        Some(&Delegation { client, ends_at: Some(at), .. }) => {
+        Some(&Delegation { client, state: State::Ending { at, .. }, .. }) => {
             state.note_end(client, at);
             await_stream(client, state, turn)
         }
@@ -99,25 +149,18 @@ pub(crate) fn settle_change(
     }
 }
 
-/// A predecessor may have delegated the inode. Only an inode that one client alone had open was
-/// delegated, and the log says which files are open.
-fn await_inherited(
-    shard: &Shard,
-    ino: Ino,
-    state: &mut TaskState,
-    turn: &mut Turn<'_>,
-) -> Result<(), Stop> {
-    if !turn.sessions.streams.has_inherited() {
+/// A predecessor may have delegated anything. Until everything is executed that was posted to it,
+/// only records are.
+fn await_inherited(state: &mut TaskState, turn: &mut Turn<'_>) -> Result<(), Stop> {
+    if !turn.sessions.streams.has_inherited() || turn.plants(Plant::ServeBeforeInherited) {
         return Ok(());
     }
-    match shard.opens.only_client_of(ino) {
-        Some(holder)
-            if Some(holder) != state.client && turn.sessions.streams.is_inherited(holder) =>
-        {
-            await_stream(holder, state, turn)
+    for client in turn.sessions.streams.clients() {
+        if turn.sessions.streams.is_inherited(client) {
+            await_stream(client, state, turn)?;
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// Waits until the client's stream is executed up to the end that the task has seen first.
@@ -165,22 +208,55 @@ pub(crate) fn await_executable(state: &mut TaskState, turn: &mut Turn<'_>) -> Re
 }
 
 /// Ends the delegation of the inode, if there is one: the client waits for the results of its
-/// requests from now on. Records that it has posted keep what was set aside for them.
-pub(crate) fn end(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
+/// requests from now on. Records that it has posted keep what was set aside for them. `continues`:
+/// the client itself makes a change, and may get a tree again.
+pub(crate) fn end(shard: &mut Shard, ino: Ino, continues: bool, turn: &mut Turn<'_>) {
     let Some(&delegation) = shard.leases.delegations.find(ino) else { return };
-    let Delegation { client, ends_at: None, .. } = delegation else { return };
+    let Delegation { client, is_tree, .. } = delegation;
+    match delegation.state {
+        State::Standing => {}
+        State::Paused if continues => return,
+        State::Paused => return remove(shard, ino, turn),
+        State::Ending { at, continues: true } if !continues => {
+            return shard.leases.delegations.set_state(ino, State::Ending { at, continues });
+        }
+        State::Ending { .. } => return,
+    }
+    let continues = continues && is_tree;
     if !turn.plants(Plant::KeepDelegationWord) {
         turn.revoke(&mut shard.leases, &LeaseKey::Delegate(ino));
     }
     let at = turn.driver.memory.stream_end(client);
-    shard.leases.delegations.set_end(ino, at);
+    shard.leases.delegations.set_state(ino, State::Ending { at, continues });
     turn.sessions.streams.want(client, at);
     let is_past = turn.sessions.streams.is_past(client, at);
     turn.sessions.streams.note_use(client, delegation.is_used || !is_past);
     if is_past {
-        shard.leases.delegations.remove(ino);
+        has_ended(shard, ino, turn);
     } else {
         turn.sessions.streams.end_delegation(client, ino, at);
+    }
+}
+
+/// All records that rest on the delegation, whose lease is revoked, are executed.
+pub(crate) fn has_ended(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
+    match shard.leases.delegations.find(ino).map(|it| it.state) {
+        Some(State::Ending { continues: true, .. }) => {
+            shard.leases.delegations.set_state(ino, State::Paused);
+        }
+        Some(State::Ending { .. }) => remove(shard, ino, turn),
+        // It was granted anew since.
+        _ => {}
+    }
+}
+
+/// Removes the delegation, and the numbers that came with it.
+fn remove(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
+    let Some(Delegation { client, is_tree, .. }) = shard.leases.delegations.remove(ino) else {
+        return;
+    };
+    if is_tree {
+        take_numbers_back(shard, client, ino, turn);
     }
 }
 
@@ -188,7 +264,7 @@ pub(crate) fn end(shard: &mut Shard, ino: Ino, turn: &mut Turn<'_>) {
 /// the task has to wait.
 pub(crate) fn call_in(shard: &mut Shard, turn: &mut Turn<'_>) -> Option<ClientId> {
     for ino in shard.leases.delegations.inodes() {
-        end(shard, ino, turn);
+        end(shard, ino, false, turn);
     }
     shard.leases.delegations.any_client()
 }
@@ -197,116 +273,31 @@ pub(crate) fn call_in(shard: &mut Shard, turn: &mut Turn<'_>) -> Option<ClientId
 pub(crate) fn end_all(shards: &mut Shards, client: ClientId, turn: &mut Turn<'_>) {
     for shard in shards.values_mut() {
         for ino in shard.leases.delegations.of_client(client) {
-            end(shard, ino, turn);
+            end(shard, ino, false, turn);
         }
     }
 }
 
-/// The inode whose attributes the request may have changed, or which its client uses from now on.
-fn used_inode(request: &Request, answer: &Answer) -> Option<Ino> {
-    let Ok(reply) = answer else { return None };
-    match request {
-        Request::Create { .. } | Request::Open { .. } => {
-            let opened = reply.opened()?;
-            (!opened.direct).then_some(opened.handle.ino)
-        }
-        Request::Read { .. } | Request::GetAttr { .. } => request.inode(),
-        _ if request.is_change() && request.on_names().is_none() => request.inode(),
-        _ => None,
-    }
-}
-
-/// Whether a client that makes such a request will probably post others. After an open it does if
-/// it has done so lately.
-fn is_wanted(request: &Request, client: ClientId, turn: &mut Turn<'_>) -> bool {
-    let streams = &mut turn.sessions.streams;
-    match request {
-        Request::Create { .. } | Request::Open { .. } => {
-            request.is_change() && streams.pays(client)
-        }
-        Request::Write { .. } | Request::SetAttr { handle: Some(_), .. } => {
-            streams.note_use(client, true);
-            true
-        }
-        _ => false,
-    }
-}
-
-/// The delegation that comes with the reply to a client's request in a slot: a new one, or that
-/// which the client has, with the attributes as they are now. Its lease is always a new one,
-/// because another thread of the client may have posted while the request was under way. Then that
-/// thread finds the old lease revoked, or the attributes show its record.
-pub(crate) fn delegate_beside(
-    shards: &mut Shards,
-    request: &Request,
-    answer: &Answer,
-    client: ClientId,
-    turn: &mut Turn<'_>,
-) -> Option<Box<Delegated>> {
-    let ino = used_inode(request, answer)?;
-    let shard = shards.get_mut(&ino.shard())?;
-    let may_have_it = match shard.leases.delegations.find(ino) {
-        Some(it) => it.client == client,
-        None => is_wanted(request, client, turn) && may_delegate(shard, ino, client, turn),
-    };
-    if !may_have_it {
-        return None;
-    }
-    end(shard, ino, turn);
-    let attr = match answer.as_ref().ok().and_then(Reply::opened) {
-        Some(opened) => opened.attr,
-        None => shard.inode_value(ino).ok().flatten()?.attr,
-    };
-    let is_plain = attr.kind == FileKind::Regular
-        && attr.nlink > 0
-        && !attr.flags.intersects(InodeFlags::SETTABLE | UNPREDICTABLE);
-    if !is_plain || shard.leases.delegations.find(ino).is_some() {
-        return None;
-    }
+/// The client may post from now on. `None` if it has no ring.
+fn open_stream(client: ClientId, turn: &mut Turn<'_>) -> Option<()> {
     let ring = turn.sessions.clients.stream_ring(client)?;
-    let credit = set_aside(shard, ino, client, turn)?;
-    if !turn.plants(Plant::DelegateBesideCopies) {
-        turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
-    }
     if !turn.sessions.streams.has(client) {
         let executed = turn.driver.memory.stream_executed(client);
         turn.sessions.streams.open(client, executed, ring);
         turn.driver.memory.watch_stream(client, true);
     }
-    let lease = turn.grant(&mut shard.leases, LeaseKey::Delegate(ino), client);
-    Some(Box::new(Delegated { attr, lease, credit }))
+    Some(())
 }
 
-/// Attributes whose changes depend on more than the attributes.
-const UNPREDICTABLE: InodeFlags = InodeFlags::ACL.union(InodeFlags::CAPABILITY);
-
-/// Whether the client alone uses the file, and writes it, and no kernel and no transaction has
-/// anything of it.
-fn may_delegate(shard: &Shard, ino: Ino, client: ClientId, turn: &Turn<'_>) -> bool {
-    let writes = AccessMode::WRITE | AccessMode::SOLE;
-    let leases = &shard.leases;
-    shard.opens.only_client_of(ino) == Some(client)
-        && shard.opens.has_open(ino, client, writes)
-        && !turn.sessions.clients.acknowledges(client)
-        && !turn.is_read_only(Some(client))
-        && !turn.sessions.streams.is_broken(client)
-        && leases.delegations.may_delegate(ino, turn.driver.now.monotonic)
-        && !shard.locks.blocks(&LockKey::Inode(ino), LockMode::Write)
-        && [LeaseKey::Attr(ino), LeaseKey::Pages(ino)].iter().all(|key| {
-            let is_inherited = !turn.sessions.leases.inherited.is_empty() && turn.is_marked(key);
-            !leases.is_acknowledged(key, is_inherited, &turn.sessions.leases)
-        })
+/// Whether so much can be set aside in the shard.
+fn fits(shard: &Shard, need: Need) -> bool {
+    let room = shard.room().saturating_sub(shard.space.private());
+    shard.budget().admit(room, need).is_some()
 }
 
-/// Delegates the inode, and sets blocks aside for pages that the client may post. Returns their
-/// number, `None` if there is no room.
-fn set_aside(shard: &mut Shard, ino: Ino, client: ClientId, turn: &mut Turn<'_>) -> Option<u32> {
-    let budget = shard.budget();
-    let fits = |shard: &Shard, credit: u32| {
-        let room = shard.room().saturating_sub(shard.space.private());
-        budget.admit(room, budget.posts(credit.into())).is_some()
-    };
-    while !fits(shard, CREDIT_WANTED) && !turn.chunks.is_half_gone(false) {
+/// Takes chunks for the shard until `fits` holds, while most of them are free.
+fn make_room(shard: &mut Shard, fits: impl Fn(&Shard) -> bool, turn: &mut Turn<'_>) {
+    while !fits(shard) && !turn.chunks.is_half_gone(false) {
         let Some(chunk) = turn.chunks.take_allocated() else {
             // The next request that could bring a delegation finds some.
             turn.chunks.host.want_batch();
@@ -315,10 +306,6 @@ fn set_aside(shard: &mut Shard, ino: Ino, client: ClientId, turn: &mut Turn<'_>)
         let claimed = Step::Claimed { shard: shard.id, chunk };
         step(shard, claimed, &mut Reservation::empty(), turn);
     }
-    let credit = CREDITS.into_iter().find(|credit| fits(shard, *credit))?;
-    let need = budget.posts(credit.into());
-    shard.leases.delegations.insert(ino, client, credit, need.blocks);
-    Some(credit)
 }
 
 /// EAGAIN if a transaction has locked an inode on which records wait to be executed. It holds
@@ -330,4 +317,11 @@ pub(crate) fn settle_locked(
     turn: &mut Turn<'_>,
 ) -> Result<(), Errno> {
     settle_change(shard, ino, state, turn).map_err(|_| Errno::EAGAIN)
+}
+
+/// The client uses no more numbers of the tree.
+fn take_numbers_back(shard: &mut Shard, client: ClientId, root: Ino, turn: &mut Turn<'_>) {
+    for ino in turn.sessions.numbers.take_back(client, root) {
+        turn.revoke(&mut shard.leases, &LeaseKey::Opens(ino));
+    }
 }

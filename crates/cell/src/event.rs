@@ -30,6 +30,8 @@ pub struct FrameNo(pub u32);
 pub struct Record {
     pub header: RequestHeader,
     pub time: Timestamp,
+    /// The number of the inode that the request makes.
+    pub new: Option<Ino>,
     pub request: Request,
     pub end: StreamPos,
 }

@@ -42,7 +42,7 @@ pub(crate) fn give_up(shards: &mut Shards, id: ShardId, errno: Errno, turn: &mut
         shard.opens.forget(handle, &mut turn.sessions.opens);
     }
     for ino in shard.leases.delegations.inodes() {
-        end(&mut shard, ino, turn);
+        end(&mut shard, ino, false, turn);
     }
     shard.file_locks.clear(&mut turn.sessions.lock_index);
     shard.leases.give_up(&mut turn.sessions.leases);

@@ -47,6 +47,8 @@ pub(crate) fn execute(
     }
     match *request {
         Request::GetAttr { ino } => attributes::get_attr(shard, ino, client, turn),
+        // What it brings comes beside the reply.
+        Request::Extend { .. } => done(Reply::Done),
         Request::GetRemoved { dir } => attributes::get_removed(shard, dir, who),
         Request::SetAttr { ino, handle, set } => {
             let writable = open::is_writable(shard, ino, handle, client)?;

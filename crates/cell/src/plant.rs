@@ -139,6 +139,17 @@ pub enum Plant {
     BelieveTime,
     /// Blocks that were set aside for a delegation stay so when it ends.
     KeepCredit,
+    /// A record makes an inode with any number.
+    UseNumberTwice,
+    /// The log does not say which numbers clients have.
+    ForgetNumbers,
+    /// A directory is delegated while other clients keep copies of its names.
+    KeepNames,
+    /// A successor serves other clients before it has executed what its predecessor's clients have
+    /// posted.
+    ServeBeforeInherited,
+    /// A record is executed although its delegation has ended.
+    ExecuteUncovered,
     /// A process that executes one request, the creation of [`Plant::POISON`], ends.
     Poison,
     /// The shard refuses every change that another cell has decided.

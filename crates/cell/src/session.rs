@@ -4,6 +4,7 @@
 pub(crate) mod answers;
 pub(crate) mod capabilities;
 pub(crate) mod clients;
+pub(crate) mod numbers;
 pub(crate) mod streams;
 
 use warren_base::Epoch;
@@ -15,6 +16,7 @@ use crate::run::wait::TaskId;
 use crate::session::answers::Answers;
 use crate::session::capabilities::Capabilities;
 use crate::session::clients::Clients;
+use crate::session::numbers::Numbers;
 use crate::session::streams::Streams;
 use crate::shard::filelock::index::LockIndex;
 use crate::shard::open::OpenCounts;
@@ -25,6 +27,7 @@ pub(crate) struct Sessions {
     pub(crate) capabilities: Capabilities,
     pub(crate) answers: Answers,
     pub(crate) streams: Streams,
+    pub(crate) numbers: Numbers,
     pub(crate) leases: ClientLeases,
     pub(crate) opens: OpenCounts,
     pub(crate) lock_index: LockIndex<TaskId>,
@@ -37,6 +40,7 @@ impl Sessions {
             capabilities: Capabilities::new(key),
             answers: Answers::default(),
             streams: Streams::default(),
+            numbers: Numbers::default(),
             leases: ClientLeases::new(epoch, plant),
             opens: OpenCounts::new(epoch),
             lock_index: LockIndex::default(),

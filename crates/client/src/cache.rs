@@ -18,13 +18,15 @@ use hashbrown::HashTable;
 use warren_base::{CellId, Ino, Timestamp};
 use warren_proto::stream::Delegated;
 use warren_proto::{
-    AccessMode, Attr, Credentials, Entry, FileKind, FileName, InodeRef, Lease, Neighbour, Request,
+    AccessMode, Answered, Attr, Credentials, DirEntries, Entry, FileKind, FileName, Handle,
+    InodeRef, Lease, Neighbour, Request,
 };
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::delegations::{Delegations, Post};
 use crate::guard::{Guard, Words};
 use crate::scans::Scans;
+use crate::trees::NamePost;
 
 /// The inode that a name leads to; `None` if there is none.
 pub(crate) type Named = Option<(InodeRef, FileKind)>;
@@ -40,6 +42,11 @@ pub(crate) struct CopyRef {
 }
 
 impl CopyRef {
+    /// A copy of an inode or a name of a tree that is delegated to the client.
+    const fn posted(guard: Guard) -> Self {
+        Self { place: u32::MAX, guard, is_posted: true }
+    }
+
     pub(crate) const fn guard(self) -> Guard {
         self.guard
     }
@@ -157,7 +164,20 @@ impl Cache {
         *self = Self::new(self.limit);
     }
 
-    pub(crate) fn name(&mut self, dir: Ino, name: &[u8]) -> Option<(Named, CopyRef)> {
+    /// The inode that the name leads to, for a caller with these credentials.
+    pub(crate) fn name_for(
+        &mut self,
+        who: &Credentials,
+        dir: Ino,
+        name: &[u8],
+    ) -> Option<(Named, CopyRef)> {
+        if let Some((named, guard)) = self.delegations.trees.name_for(who, dir, name) {
+            return Some((named, CopyRef::posted(guard)));
+        }
+        self.name(dir, name)
+    }
+
+    fn name(&mut self, dir: Ino, name: &[u8]) -> Option<(Named, CopyRef)> {
         let (place, slot) = self.find(KeyRef::Name(dir, name))?;
         let Copied::Name(named, guard) = slot.copied else { return None };
         if slot.brought {
@@ -168,6 +188,11 @@ impl Cache {
     }
 
     pub(crate) fn attr(&mut self, ino: Ino) -> Option<(Attr, CopyRef)> {
+        if !self.delegations.has_own(ino)
+            && let Some((attr, guard)) = self.delegations.trees.attr(ino)
+        {
+            return Some((attr, CopyRef::posted(guard)));
+        }
         let (place, slot) = self.find(KeyRef::Attr(ino))?;
         let Copied::Attr(attr, guard) = &slot.copied else { return None };
         let (attr, guard) = (**attr, *guard);
@@ -236,9 +261,83 @@ impl Cache {
     }
 
     /// Keeps a delegation, and the attributes under its guard.
-    pub(crate) fn put_delegated(&mut self, cell: CellId, delegated: &Delegated) {
-        self.delegations.keep(cell, delegated);
-        self.put_attr(cell, &delegated.attr, delegated.lease);
+    pub(crate) fn put_delegated(
+        &mut self,
+        cell: CellId,
+        (request, answered): (&Request, &Answered),
+        delegated: &Delegated,
+    ) {
+        match &delegated.tree {
+            Some(tree) => {
+                self.delegations.trees.keep(cell, (request, answered), delegated, tree);
+            }
+            None => {
+                self.delegations.keep(cell, delegated);
+                self.put_attr(cell, &delegated.attr, delegated.lease);
+            }
+        }
+    }
+
+    /// A request is about to be sent to a cell in a slot. The caller ends it with [`Cache::end`].
+    pub fn begin(&mut self, request: &Request) {
+        self.delegations.trees.begin(request);
+    }
+
+    /// The request was answered.
+    pub fn end(&mut self, request: &Request, answered: &Answered) {
+        self.delegations.trees.end(request, answered);
+    }
+
+    /// A page of names was received.
+    pub(crate) fn listed(&mut self, at: (Ino, u64), entries: &DirEntries, end: bool) {
+        self.delegations.trees.listed(at, entries, end);
+    }
+
+    /// Predicts the outcome of a change of names, if it may be posted now, or fails for sure.
+    pub fn plan_names(
+        &mut self,
+        request: &Request,
+        (who, now): (&Credentials, Timestamp),
+        words: &impl Words,
+    ) -> Option<NamePost> {
+        self.delegations.trees.plan(request, (who, now), words)
+    }
+
+    /// The record of the change of names is published.
+    pub fn note_names(&mut self, post: &NamePost) {
+        for ino in self.delegations.trees.note_published(post) {
+            // It may have a delegation of its own, whose attributes are those from before.
+            self.end_delegation(ino);
+        }
+    }
+
+    /// The directory for which more should be asked for now, without waiting: see
+    /// [`Request::Extend`]. The answer goes to [`Cache::extended`].
+    pub fn wants_more(&mut self, post: &NamePost) -> Option<Ino> {
+        self.delegations.trees.wants_more(post)
+    }
+
+    /// The answer to [`Request::Extend`] has come, with or without more.
+    pub fn extended(&mut self, dir: Ino, more: Option<&Delegated>) {
+        self.delegations.trees.extended(dir, more);
+    }
+
+    /// Whether the close of the handle is to be posted: the file was made by a post, and its next
+    /// changes will probably be, too.
+    pub fn posts_close(&self, handle: Handle) -> bool {
+        handle.open == Handle::BORN
+            && self.delegations.trees.find(handle.ino).is_some_and(|(node, ..)| node.is_open)
+    }
+
+    /// The lease under which a change of names was posted is not valid any more.
+    pub fn lose(&mut self, guard: Guard) {
+        self.delegations.trees.lose(guard);
+    }
+
+    /// The cookie of the page of names that the client should list next, to know all names of the
+    /// directory that is delegated to it.
+    pub fn next_page(&self, dir: Ino) -> Option<u64> {
+        self.delegations.trees.next_page(dir)
     }
 
     /// Predicts the outcome of the request, if it may be posted now: see
@@ -258,6 +357,9 @@ impl Cache {
     pub fn note_published(&mut self, post: &Post) {
         let ino = post.ino();
         self.delegations.note_published(post);
+        if !self.delegations.has_own(ino) {
+            return self.drop_attr(ino);
+        }
         match post.attr() {
             Some(attr) => {
                 let copied = Copied::Attr(Box::new(*attr), post.guard);
@@ -290,6 +392,9 @@ impl Cache {
 
     /// Drops a copy whose word did not hold its stamp, unless a newer copy took its place.
     pub(crate) fn discard(&mut self, copy: CopyRef) {
+        if copy.is_posted {
+            self.delegations.trees.lose(copy.guard);
+        }
         let slot = self.slots.get(copy.place as usize).and_then(Option::as_ref);
         if slot.is_some_and(|slot| slot.copied.guard() == Some(copy.guard)) {
             self.vacate(copy.place);

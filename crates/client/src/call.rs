@@ -36,6 +36,7 @@ use warren_proto::{
 
 use crate::cache::{Cache, CopyRef};
 use crate::guard::{Guard, Words};
+use crate::keep::{keep, take_neighbours};
 use crate::op::{Goal, Op};
 use crate::route::{Route, ShardMap};
 use crate::walk::{Answers, Ask, Stop, Walker};
@@ -145,6 +146,7 @@ pub struct Call {
     /// The existing inode that a create found, while it is opened at its own cell.
     found: Option<(Entry, Capability)>,
     is_sent: bool,
+    changed: Option<InodeRef>,
 }
 
 impl Call {
@@ -161,6 +163,7 @@ impl Call {
             proof: None,
             found: None,
             is_sent: false,
+            changed: None,
         }
     }
 
@@ -173,6 +176,15 @@ impl Call {
     /// the call is over.
     pub fn proof(&self) -> Option<impl ExactSizeIterator<Item = Guard>> {
         self.proof.as_ref().map(|used| used.iter().map(|copy| copy.guard()))
+    }
+
+    pub const fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// The directory in which the last request of the call has changed names.
+    pub const fn changed_directory(&self) -> Option<InodeRef> {
+        self.changed
     }
 
     /// Whether the request that the call is for was sent. If the fleet is lost then, it may have
@@ -325,6 +337,11 @@ impl Call {
             capabilities: ask.capabilities,
         };
         let request = ask.request.clone();
+        if request.changes_names()
+            && let Some(ino) = request.inode()
+        {
+            self.changed = Some(InodeRef { ino, capability: ask.capabilities.inode });
+        }
         self.is_sent |= purpose == Purpose::Last;
         self.phase = Phase::Waiting(Asked { ask, purpose, cell });
         Step::Send(Send { cell, header, request })
@@ -536,62 +553,6 @@ fn done(answered: Answered) -> Step {
 
 fn fail(errno: Errno) -> Step {
     Step::Done(Err(errno).into())
-}
-
-/// Keeps the neighbours that a look-up has brought, and leaves the answer for its name.
-fn take_neighbours(cache: &mut Cache, cell: CellId, request: &Request, answered: &mut Answered) {
-    match (request, &answered.answer) {
-        (Request::Lookup { dir, .. }, Ok(Reply::Entry(_))) => cache.looked(*dir, 0),
-        (Request::Lookup { dir, name }, Ok(Reply::Neighbours(found))) => match found.as_slice() {
-            [first, others @ ..] if first.name == *name => {
-                cache.looked(*dir, others.len());
-                others.iter().for_each(|other| cache.put_neighbour(cell, *dir, other));
-                *answered = Answered::new(Ok(Reply::Entry(first.entry)), first.capability);
-            }
-            _ => *answered = Err(Errno::EPROTO).into(),
-        },
-        (_, Ok(Reply::Neighbours(_))) => *answered = Err(Errno::EPROTO).into(),
-        _ => {}
-    }
-}
-
-/// Keeps the copies that came with an answer.
-fn keep(cache: &mut Cache, cell: CellId, request: &Request, answered: &Answered) {
-    for (attr, lease) in &answered.changed {
-        cache.put_attr(cell, attr, *lease);
-    }
-    keep_reply(cache, cell, request, answered);
-    // Last, because no other lease on its attributes is valid.
-    if let Some(delegated) = &answered.delegated {
-        cache.put_delegated(cell, delegated);
-    }
-}
-
-fn keep_reply(cache: &mut Cache, cell: CellId, request: &Request, answered: &Answered) {
-    match (request, &answered.answer) {
-        (
-            Request::Lookup { dir, name } | Request::Create { dir, name, .. },
-            Ok(Reply::Entry(entry) | Reply::Created { entry, .. }),
-        ) => {
-            if let Some(lease) = entry.lease {
-                let reached = InodeRef { ino: entry.ino, capability: answered.granted };
-                cache.put_name(cell, *dir, name, Some((reached, entry.kind)), lease);
-            }
-            cache.put_attr_of(cell, entry);
-        }
-        (Request::Link { .. }, Ok(Reply::Entry(entry))) => cache.put_attr_of(cell, entry),
-        (
-            Request::Lookup { dir, name } | Request::Create { dir, name, .. },
-            Ok(Reply::Absent(lease)),
-        ) => {
-            cache.put_name(cell, *dir, name, None, *lease);
-        }
-        (_, Ok(Reply::Attr { attr, lease: Some(lease) })) => cache.put_attr(cell, attr, *lease),
-        (Request::ReadLink { ino }, Ok(Reply::Target(target))) => {
-            cache.put_target(*ino, &target.clone().into());
-        }
-        _ => {}
-    }
 }
 
 #[cfg(test)]

@@ -14,10 +14,12 @@ use hashbrown::HashMap;
 use warren_base::limits::FILE_SIZE_MAX;
 use warren_base::{CellId, Errno, FixedState, Ino, Timestamp};
 use warren_proto::stream::Delegated;
-use warren_proto::{AccessMode, Attr, Credentials, FileKind, InodeValue, Position, Reply, Request};
+use warren_proto::{AccessMode, Attr, Credentials, InodeValue, Position, Reply, Request, SetAttr};
 use warren_rules::{permission, predict, set_attr, write};
 
 use crate::guard::{Guard, Words};
+use crate::tree::Known;
+use crate::trees::Trees;
 
 /// Delegations that a client keeps. One more makes it forget all, and it gets them again.
 const DELEGATIONS_MAX: usize = 1024;
@@ -28,15 +30,6 @@ struct Delegation {
     guard: Guard,
     credit: u32,
     known: Known,
-}
-
-/// The knowledge of the client about the blocks of a file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Known {
-    /// Each page up to the size is allocated, and none behind it.
-    is_dense: bool,
-    /// The number of blocks is right.
-    is_exact: bool,
 }
 
 /// A change that may be posted: where, under which guard, and what it leads to.
@@ -51,6 +44,10 @@ pub struct Post {
     attr: Attr,
     known: Known,
     cost: u32,
+    /// The root of the tree under whose guard it is posted.
+    root: Option<Ino>,
+    /// It closes the handle through which the file was changed.
+    closes: bool,
 }
 
 impl Post {
@@ -78,12 +75,13 @@ impl Post {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Delegations {
     by_inode: HashMap<Ino, Delegation, FixedState>,
+    pub(crate) trees: Trees,
 }
 
 impl Delegations {
     /// Keeps a delegation that came with a reply of `cell`. An earlier one may come after a later.
     pub(crate) fn keep(&mut self, cell: CellId, delegated: &Delegated) {
-        let Delegated { attr, lease, credit } = *delegated;
+        let Delegated { attr, lease, credit, .. } = *delegated;
         let Some(guard) = Guard::new(cell, lease) else { return };
         let before = self.by_inode.get(&attr.ino);
         if before.is_some_and(|before| before.guard.stamp > guard.stamp) {
@@ -106,6 +104,11 @@ impl Delegations {
     }
 
     pub(crate) fn has(&self, ino: Ino) -> bool {
+        self.by_inode.contains_key(&ino) || self.trees.find(ino).is_some()
+    }
+
+    /// Whether the inode is delegated itself, and not only as the member of a tree.
+    pub(crate) fn has_own(&self, ino: Ino) -> bool {
         self.by_inode.contains_key(&ino)
     }
 
@@ -120,9 +123,21 @@ impl Delegations {
         words: &impl Words,
     ) -> Option<Post> {
         let ino = request.inode().filter(|_| request.is_postable())?;
-        let delegation = self.by_inode.get(&ino)?;
+        let member = || self.of_member(ino, request).map(|(it, root)| (it, Some(root)));
+        let is_by_path = matches!(request, Request::SetAttr { handle: None, .. });
+        let own = self.by_inode.get(&ino);
+        if is_by_path && own.is_some_and(|own| own.guard.holds(words)) {
+            // The guard of the tree does not show whether these attributes are still right.
+            return None;
+        }
+        let own = own.filter(|_| !is_by_path);
+        let own = own.map(|own| (own.clone(), None));
+        let (delegation, root) = own.or_else(member)?;
         if !delegation.guard.holds(words) {
-            self.discard(ino);
+            match root {
+                Some(root) => self.trees.forget(root),
+                None => self.discard(ino),
+            }
             return None;
         }
         // A time that the file has already is later than a clock that was set back.
@@ -131,13 +146,39 @@ impl Delegations {
         if cost > delegation.credit {
             return None;
         }
-        let (reply, attr, known) = outcome(delegation, request, payload, access, who, now)?;
+        let (reply, attr, known) = outcome(&delegation, request, payload, access, who, now)?;
         let guard = delegation.guard;
-        Some(Post { cell: guard.cell, guard, reply, time: now, attr, known, cost })
+        let closes = matches!(request, Request::Close { .. });
+        Some(Post { cell: guard.cell, guard, reply, time: now, attr, known, cost, root, closes })
+    }
+
+    /// The delegation of a member of a tree, for a request that may be posted under the guard of
+    /// the tree.
+    fn of_member(&self, ino: Ino, request: &Request) -> Option<(Delegation, Ino)> {
+        let (node, tree, guard) = self.trees.find(ino)?;
+        let is_of_attributes =
+            matches!(request, Request::SetAttr { set: SetAttr { size: None, .. }, .. });
+        let value = node.value.as_ref().filter(|_| node.is_open || is_of_attributes)?;
+        let (attr, known, credit) = (value.attr, node.known, tree.credit);
+        Some((Delegation { attr, guard, credit, known }, node.root))
     }
 
     /// The record of the change is published.
     pub(crate) fn note_published(&mut self, post: &Post) {
+        let ino = post.attr.ino;
+        let is_close = post.closes;
+        if let Some(root) = post.root {
+            self.trees.spend(root, post.cost);
+        }
+        if let Some(node) = self.trees.node_mut(ino)
+            && let Some(value) = &mut node.value
+        {
+            (value.attr, node.known) = (post.attr, post.known);
+            node.is_open &= !is_close;
+        }
+        if is_close {
+            return self.discard(ino);
+        }
         if let Some(delegation) = self.by_inode.get_mut(&post.attr.ino)
             && delegation.guard == post.guard
         {
@@ -176,10 +217,10 @@ fn outcome(
             let reply = Reply::Written { len: payload as u32, size: end.max(attr.size) };
             may_write.then_some((reply, attr, Known { is_dense, is_exact: is_dense }))
         }
-        Request::SetAttr { handle: Some(_), set, .. } => {
+        Request::SetAttr { set, .. } => {
             let value = InodeValue { attr: *attr, parent: Ino(0), entries: 0, acl: None };
             let writable = access.contains(AccessMode::WRITE);
-            if set.size.is_some() && !writable || attr.kind != FileKind::Regular {
+            if set.size.is_some() && !writable {
                 return None;
             }
             let checked: Result<(), Errno> = set_attr::check_set(&set, &value, writable, who);
@@ -200,7 +241,10 @@ mod tests {
 
     use warren_base::InodeFlags;
     use warren_base::limits::BLOCK_SIZE;
-    use warren_proto::{Handle, Lease, SetAttr, SetTime};
+    use warren_proto::stream::{DelegatedTree, Numbers};
+    use warren_proto::{
+        Answered, CreateFlags, Entry, FileKind, FileName, Handle, Lease, NewInode, SetTime,
+    };
 
     use super::*;
 
@@ -245,7 +289,7 @@ mod tests {
     }
 
     fn delegated(attr: Attr, stamp: u64, credit: u32) -> Delegated {
-        Delegated { attr, lease: Lease { word: 3, stamp }, credit }
+        Delegated { attr, lease: Lease { word: 3, stamp }, credit, tree: None }
     }
 
     /// The delegation of an empty file, under stamp 1.
@@ -445,6 +489,36 @@ mod tests {
             it.keep(CELL, &delegated(Attr { flags, ..attr(INO, 0) }, 1, 100));
             assert!(refused(&mut it, &write(Position::At(0)), 1, WRITE | AccessMode::APPEND, 10));
         }
+    }
+
+    /// A member of a tree may have a delegation of its own, whose attributes are the newer ones.
+    #[test]
+    fn attributes_by_path_are_not_planned_beside_a_delegation_of_the_file() {
+        let mut it = kept(100);
+        let (dir, tree_word) = (Attr { kind: FileKind::Directory, ..attr(Ino(4), 0) }, 8);
+        let file = attr(INO, 0);
+        let entry =
+            Entry { ino: INO, kind: FileKind::Regular, lease: None, attr: Some((file, None)) };
+        let answered = Answered::from(Ok(Reply::Created { entry, opened: None }));
+        let create = Request::Create {
+            dir: dir.ino,
+            name: FileName::new(b"file").expect("a legal name"),
+            new: NewInode::regular(0o644),
+            flags: CreateFlags::EXCLUSIVE,
+            access: AccessMode::SOLE,
+        };
+        let numbers = Numbers { first: Ino(50), each: Vec::new() };
+        let root = dir.ino;
+        let tree = DelegatedTree { root, entries: 1, continues: false, has_made: true, numbers };
+        let lease = Lease { word: tree_word, stamp: 1 };
+        let delegated = Delegated { attr: dir, lease, credit: 100, tree: None };
+        it.trees.keep(CELL, (&create, &answered), &delegated, &tree);
+        let chmod = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        let by_path = Request::SetAttr { ino: INO, handle: None, set: chmod };
+        assert_eq!(plan(&mut it, &by_path, 0), None);
+        it.discard(INO);
+        let post = plan(&mut it, &by_path, 0).expect("a plan");
+        assert_eq!(post.guard.word, tree_word);
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //! * [`PathCache`]: answers by whole path, with the guards of all copies on the way.
 //! * [`HeldFiles`]: handles that are kept after the last close, with copies of the files' data.
 //! * [`KnownNames`]: the names of directories, by which a client knows that others are absent.
-//! * [`Post`]: a change that need not wait for its cell, because the client alone uses the inode.
+//! * [`Post`] and [`NamePost`]: a change that need not wait for its cell, because the client alone
+//!   uses the inode or the directory.
 //! * [`Call`]: one file-system call as a state machine. Every load of a lease word and every use of
 //!   a copy between loads is a step of its own, so that a simulator can let cells act in between.
 //!
@@ -23,12 +24,15 @@ mod call;
 mod delegations;
 mod guard;
 mod held;
+mod keep;
 mod names;
 mod op;
 mod path;
 mod path_cache;
 mod route;
 mod scans;
+mod tree;
+mod trees;
 mod walk;
 
 pub use cache::Cache;
@@ -41,3 +45,4 @@ pub use op::{Op, PathOp};
 pub use path::Path;
 pub use path_cache::{ENTRY_WORDS, PathCache, PathKey, Probe, Probed};
 pub use route::{Route, ShardMap};
+pub use trees::NamePost;

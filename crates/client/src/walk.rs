@@ -237,7 +237,9 @@ impl Walker<'_> {
         if let Some(named) = self.answers.named(ino, name) {
             return Ok(named);
         }
-        if let Some((named, copy)) = self.cache.as_mut().and_then(|cache| cache.name(ino, name)) {
+        let who = self.credentials;
+        let copied = self.cache.as_mut().and_then(|cache| cache.name_for(who, ino, name));
+        if let Some((named, copy)) = copied {
             self.used.push(copy);
             return Ok(named);
         }

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! request | inode's capability | other inode's      capabilities of 0 at the end are omitted
-//! reply   | granted capability | leased attributes | delegation
-//!                                                    a capability of 0 is omitted
+//! reply                                              nothing
+//! reply   | granted capability                       of 8 bytes
+//! reply   | u8 parts | u8 attributes | granted capability | leased attributes | delegation
+//!           bit 0: a capability, bit 1: a delegation
 //! ```
 
 use alloc::boxed::Box;
@@ -32,11 +34,11 @@ pub struct Answered {
 /// it, or has read through such a handle (decision 30). A successor that repeats a reply has none.
 pub type LeasedAttrs = Vec<(Attr, Lease)>;
 
-/// Bytes of each of [`LeasedAttrs`].
-const LEASED_ATTR_LEN: usize = 88;
-/// Bytes of a delegation. With or without a capability of 8 bytes, the length of a body shows what
-/// it has.
-const DELEGATED_LEN: usize = LEASED_ATTR_LEN + 4;
+/// Bits of the byte that names the parts of a body.
+const HAS_CAPABILITY: u8 = 1;
+const HAS_DELEGATION: u8 = 2;
+/// Bytes of a capability. If so many bytes are left behind the reply, they are one.
+const CAPABILITY_LEN: usize = 8;
 
 /// The parts of a body behind the reply: see [`Answered`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -105,6 +107,15 @@ impl Reply {
     pub fn encode_body(&self, beside: &Beside, out: &mut Vec<u8>) {
         self.encode(out);
         let Beside { granted, changed, delegated } = beside;
+        if changed.is_empty() && delegated.is_none() {
+            if !granted.is_none() {
+                granted.0.encode(out);
+            }
+            return;
+        }
+        let capability = if granted.is_none() { 0 } else { HAS_CAPABILITY };
+        let delegation = if delegated.is_some() { HAS_DELEGATION } else { 0 };
+        out.extend([capability | delegation, changed.len() as u8]);
         if !granted.is_none() {
             granted.0.encode(out);
         }
@@ -123,30 +134,30 @@ impl Reply {
     }
 }
 
-/// Decodes the rest of a reply's body, whose length shows what there is.
+/// Decodes the rest of a reply's body.
 fn decode_beside(reader: &mut Reader<'_>, beside: &mut Beside) -> Result<(), Malformed> {
-    const CAPABILITY: usize = 8;
-    const DELEGATED: usize = DELEGATED_LEN % LEASED_ATTR_LEN;
-    const BOTH: usize = DELEGATED + CAPABILITY;
-    let (has_capability, is_delegated) = match reader.left() % LEASED_ATTR_LEN {
-        0 => (false, false),
-        CAPABILITY => (true, false),
-        DELEGATED => (false, true),
-        BOTH => (true, true),
-        _ => return Err(Malformed::TRAILING),
-    };
-    let granted = if has_capability { u64::decode(reader)? } else { 0 };
-    beside.granted = Capability(granted);
-    let attrs = (reader.left() / LEASED_ATTR_LEN).checked_sub(usize::from(is_delegated));
-    beside.changed.clear();
-    for _ in 0..attrs.ok_or(Malformed::TRAILING)? {
+    beside.clear();
+    match reader.left() {
+        0 => return Ok(()),
+        CAPABILITY_LEN => {
+            beside.granted = Capability(u64::decode(reader)?);
+            return Ok(());
+        }
+        _ => {}
+    }
+    let (parts, attrs) = (u8::decode(reader)?, u8::decode(reader)?);
+    if parts & HAS_CAPABILITY != 0 {
+        beside.granted = Capability(u64::decode(reader)?);
+    }
+    for _ in 0..attrs {
         beside.changed.push((Attr::decode(reader)?, Lease::decode(reader)?));
     }
-    beside.delegated = if is_delegated { Some(Box::new(Delegated::decode(reader)?)) } else { None };
-    Ok(())
+    if parts & HAS_DELEGATION != 0 {
+        beside.delegated = Some(Box::new(Delegated::decode(reader)?));
+    }
+    let is_known = parts & !(HAS_CAPABILITY | HAS_DELEGATION) == 0;
+    if is_known && reader.left() == 0 { Ok(()) } else { Err(Malformed::TRAILING) }
 }
-
-const _: () = assert!(DELEGATED_LEN % LEASED_ATTR_LEN == 4, "told apart from a capability");
 
 /// Decodes a message, and the rest of the body into `rest`. A message is about a hundred bytes
 /// long, and the compiler copies it less often if it is returned alone than in a pair.
@@ -172,6 +183,7 @@ mod tests {
 
     use super::*;
     use crate::FileName;
+    use crate::stream::{DelegatedTree, Numbered, Numbers};
 
     const FILE: Ino = Ino::new(ShardId(2), 7);
 
@@ -213,19 +225,22 @@ mod tests {
             flags: InodeFlags::empty(),
         };
         let lease = Lease { word: 3, stamp: 4 };
-        let (dir, one) = ((attr, lease), Some(Box::new(Delegated { attr, lease, credit: 5 })));
+        let dir = (attr, lease);
+        let numbered = Numbered { capability: Capability(3), opens: lease };
+        let numbers = Numbers { first: FILE, each: vec![numbered; 2] };
+        let tree =
+            DelegatedTree { root: FILE, entries: 6, continues: true, has_made: true, numbers };
+        let delegated = |tree| Some(Box::new(Delegated { attr, lease, credit: 5, tree }));
+        let delegated = [None, delegated(None), delegated(Some(Box::new(tree)))];
         let leased = || [vec![], vec![dir], vec![dir, dir]].into_iter();
-        let all = leased().flat_map(|changed| [(changed.clone(), None), (changed, one.clone())]);
+        let all =
+            leased().flat_map(|changed| delegated.iter().map(move |it| (changed.clone(), it)));
         for (changed, delegated) in all {
             for granted in [Capability::NONE, Capability(9)] {
                 let beside =
                     Beside { granted, changed: changed.clone(), delegated: delegated.clone() };
-                let (mut body, bare) = (Vec::new(), Reply::Done.to_bytes().len());
+                let mut body = Vec::new();
                 Reply::Done.encode_body(&beside, &mut body);
-                let capability = if granted.is_none() { 0 } else { 8 };
-                let delegation = if delegated.is_some() { DELEGATED_LEN } else { 0 };
-                let leased = changed.len() * LEASED_ATTR_LEN;
-                assert_eq!(body.len(), bare + capability + leased + delegation);
                 let mut found = Beside { changed: vec![dir; 3], ..Beside::default() };
                 assert_eq!(Reply::from_body(&body, &mut found), Ok(Reply::Done));
                 assert_eq!(found, beside);

@@ -23,6 +23,9 @@ const BY_HANDLE: u8 = 16;
 /// A client may post it.
 const POSTED: u8 = 32;
 
+/// The credit of a post that changes names, in pages.
+pub const NAME_COST: u32 = 8;
+
 const fn when(holds: bool, class: u8) -> u8 {
     if holds { class } else { 0 }
 }
@@ -37,6 +40,11 @@ const fn may_create(flags: CreateFlags, access: AccessMode) -> bool {
     let may_only_open = flags.contains(CreateFlags::OPEN) && !flags.intersects(makes)
         || flags.contains(CreateFlags::EXISTING);
     !may_only_open || access.is_change()
+}
+
+/// Whether a `Create` makes a name if there is none.
+const fn makes(flags: CreateFlags) -> bool {
+    !flags.intersects(CreateFlags::EXISTING.union(CreateFlags::NAMELESS))
 }
 
 impl Request {
@@ -67,11 +75,11 @@ impl Request {
             Self::GetAttr { .. }          => 0,
             Self::SetAttr { handle, .. }  => LOGS | CHANGES | ACTS | POSTED | when(handle.is_some(), BY_HANDLE),
             Self::Create { flags, access, .. }
-                                          => LOGS | ACTS | when(may_create(*flags, *access), CHANGES),
+                                          => LOGS | ACTS | when(may_create(*flags, *access), CHANGES) | when(makes(*flags), POSTED),
             Self::Link { .. }             => LOGS | CHANGES | ACTS,
-            Self::Unlink { .. }           => LOGS | CHANGES | ACTS,
-            Self::Rmdir { .. }            => LOGS | CHANGES | ACTS,
-            Self::Rename { .. }           => LOGS | CHANGES | ACTS,
+            Self::Unlink { .. }           => LOGS | CHANGES | ACTS | POSTED,
+            Self::Rmdir { .. }            => LOGS | CHANGES | ACTS | POSTED,
+            Self::Rename { flags, .. }    => LOGS | CHANGES | ACTS | when(!flags.contains(RenameFlags::WHITEOUT), POSTED),
             Self::ReadLink { .. }         => 0,
             Self::ReadDir { .. }          => 0,
             Self::Open { access, .. }     => LOGS | ACTS | when(access.is_change(), CHANGES),
@@ -103,6 +111,8 @@ impl Request {
             Self::CopyRange { .. }        => LOGS | CHANGES | ACTS | BY_HANDLE,
             Self::FindData { .. }         => BY_HANDLE,
             Self::GetRemoved { .. }       => 0,
+            // The client has the tree.
+            Self::Extend { .. }           => LOGS | BY_HANDLE,
         }
     }
 
@@ -134,14 +144,17 @@ impl Request {
         self.is_of(ENDS_TASKS)
     }
 
-    /// Whether a client may post the request ([`crate::stream`]). It concerns one inode.
+    /// Whether a client may post the request ([`crate::stream`]).
     pub const fn is_postable(&self) -> bool {
         self.is_of(POSTED)
     }
 
     /// The credit that the request takes if it is posted, with so many bytes of data: the pages
-    /// that it writes, at least one.
+    /// that it writes, at least one. A change of names takes [`NAME_COST`].
     pub const fn post_cost(&self, payload: usize) -> u32 {
+        if self.changes_names() {
+            return NAME_COST;
+        }
         let before = match self {
             Self::Write { position: Position::At(offset), .. } => *offset as usize % BLOCK_SIZE,
             // Where a file ends is known when it is written.
@@ -162,21 +175,24 @@ impl Request {
     /// Whether a front's change of names was refused, because another front, which waits for this
     /// one's kernel to drop names of the directory, would wait for ever. Nothing was changed.
     pub fn was_refused(&self, answer: &Answer) -> bool {
-        let changes_names = matches!(
-            self,
-            Self::Create { .. }
-                | Self::Link { .. }
-                | Self::Unlink { .. }
-                | Self::Rmdir { .. }
-                | Self::Rename { .. }
-        );
-        changes_names && *answer == Err(Errno::EDEADLK)
+        self.changes_names() && *answer == Err(Errno::EDEADLK)
+    }
+
+    /// Whether the request may change names of directories.
+    pub const fn changes_names(&self) -> bool {
+        match self {
+            Self::Create { flags, .. } => !flags.contains(CreateFlags::EXISTING),
+            Self::Link { .. } | Self::Unlink { .. } | Self::Rmdir { .. } | Self::Rename { .. } => {
+                true
+            }
+            _ => false,
+        }
     }
 }
 
 impl AccessMode {
     /// Whether the file may be changed through such an open, or is changed by it.
-    const fn is_change(self) -> bool {
+    pub const fn is_change(self) -> bool {
         self.intersects(Self::WRITE.union(Self::TRUNCATE))
     }
 }

@@ -46,6 +46,7 @@ pub use attr::{Attr, SetAttr, SetTime};
 pub use body::{Answered, Beside, LeasedAttrs};
 pub use capability::{Capabilities, Capability, CapabilityKey, InodeRef};
 pub use change::Change;
+pub use class::NAME_COST;
 pub use handover::{HANDOVER_NAME_MAX, HANDOVER_PREFIX, Handover};
 pub use listing::{DIR_ENTRY_BYTES, DirEntries, DirEntry, ListedEntry};
 pub use lock::{ByteRange, LockFlavour, LockOwner, LockSpec, LockType};

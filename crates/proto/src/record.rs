@@ -226,6 +226,13 @@ pub enum Step {
         holes: Vec<u64>,
         replaced: Vec<u64>,
     },
+    /// Session: the client may make inodes with so many numbers, beginning with the first, by posts
+    /// ([`crate::stream::Numbers`]).
+    Numbered {
+        client: ClientId,
+        first: Ino,
+        count: u32,
+    },
 }
 
 impl Step {
@@ -247,6 +254,7 @@ impl Step {
                 | Self::Moved { .. }
                 | Self::Locked { .. }
                 | Self::Expelled { .. }
+                | Self::Numbered { .. }
         )
     }
 
@@ -273,6 +281,7 @@ impl Step {
             | Self::Moved { .. }
             | Self::Locked { .. }
             | Self::Expelled { .. }
+            | Self::Numbered { .. }
             | Self::Unanswered { .. }
             | Self::GivenUp { .. }
             | Self::Owed { .. } => None,

@@ -71,8 +71,9 @@ bitflags! {
         const KEEP = 16;
         /// The client wants the file only while no front writes it: the lease of
         /// [`Opened::kept`](crate::Opened) tells it when one begins, and without it changes of the
-        /// data through the handle fail with EBUSY. The handle is closed as any other. It is no
-        /// right.
+        /// data through the handle fail with EBUSY. The handle is closed as any other. The client
+        /// also knows what to do with a delegation ([`crate::stream`]): of the file, or of the
+        /// directory in which a request creates it. It is no right.
         const SOLE = 32;
         /// The data of the file come with the reply, as its payload, if they are at hand, at most
         /// [`OPEN_DATA_MAX`] bytes, and may be kept, and if a read would not change the access
@@ -355,6 +356,12 @@ pub enum Request {
     GetRemoved {
         dir: Ino,
     },
+    /// More credit and numbers for the tree of the directory, which is delegated to the client and
+    /// stays so ([`crate::stream::DelegatedTree`]). The reply comes without them if there is no
+    /// room, or the client does not have the tree.
+    Extend {
+        dir: Ino,
+    },
 }
 
 impl Request {
@@ -382,7 +389,8 @@ impl Request {
             | Self::Rmdir { dir, .. }
             | Self::Rename { dir, .. }
             | Self::ReadDir { dir, .. }
-            | Self::GetRemoved { dir } => *dir,
+            | Self::GetRemoved { dir }
+            | Self::Extend { dir } => *dir,
             Self::GetAttr { ino }
             | Self::SetAttr { ino, .. }
             | Self::ReadLink { ino }
@@ -443,9 +451,16 @@ impl Request {
             | Self::Fallocate { .. }
             | Self::CopyRange { .. }
             | Self::FindData { .. }
-            | Self::GetRemoved { .. } => None,
+            | Self::GetRemoved { .. }
+            | Self::Extend { .. } => None,
         }
     }
+}
+
+impl Handle {
+    /// The number of the handle of a file that its client has created by a post. The cell numbers
+    /// none so.
+    pub const BORN: u64 = 0;
 }
 
 impl NewInode {

@@ -16,17 +16,23 @@
 //!    8  i64 time                 nanoseconds since 1970, chosen by the client
 //!   16  u32 uid    20 u32 gid    as in a request line
 //!   24  u32 body length
-//!   32  body, padded to 8 bytes; then the payload, padded
+//!   32  u64 number of the inode that the request makes, 0 for none
+//!   40  body, padded to 8 bytes; then the payload, padded
 //! ```
 //!
 //! A place in a stream is a [`StreamPos`]. A record is at most a quarter of the ring long.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
 use warren_base::{Ino, Timestamp};
 
-use crate::{Attr, Lease, Malformed, Wire};
+use crate::{Attr, Capability, Lease, Malformed, Wire};
 
 /// Bytes before the body of a record.
-pub const RECORD_HEADER: usize = 32;
+pub const RECORD_HEADER: usize = 40;
+/// Its words.
+pub const HEADER_WORDS: usize = RECORD_HEADER / 8;
 /// The places of streams and of their records are multiples of this.
 pub const UNIT: usize = 8;
 /// Bit of a record's length: there is no record here, and the next one is at the ring's beginning.
@@ -78,6 +84,8 @@ pub struct RecordHeader {
     pub gid: u32,
     pub body_len: u32,
     pub payload_len: u32,
+    /// The number of the inode that the request makes: see [`Numbers`].
+    pub new: Option<Ino>,
 }
 
 impl RecordHeader {
@@ -91,13 +99,17 @@ impl RecordHeader {
         RECORD_HEADER + padded(self.body_len as usize)
     }
 
-    /// The header as four words.
-    pub const fn pack(&self) -> [u64; 4] {
+    /// The header as words.
+    pub const fn pack(&self) -> [u64; HEADER_WORDS] {
         [
             self.record_len() as u64 | (self.payload_len as u64) << 32,
             self.time.0.cast_unsigned(),
             self.uid as u64 | (self.gid as u64) << 32,
             self.body_len as u64,
+            match self.new {
+                Some(ino) => ino.0,
+                None => 0,
+            },
         ]
     }
 
@@ -112,13 +124,14 @@ impl RecordHeader {
     }
 
     /// Decodes a header of which a copy was made. The record must lie within `room` bytes.
-    pub fn unpack(words: [u64; 4], room: usize) -> Result<Self, Malformed> {
+    pub fn unpack(words: [u64; HEADER_WORDS], room: usize) -> Result<Self, Malformed> {
         let header = Self {
             time: Timestamp(words[1].cast_signed()),
             uid: words[2] as u32,
             gid: (words[2] >> 32) as u32,
             body_len: words[3] as u32,
             payload_len: (words[0] >> 32) as u32,
+            new: (words[4] != 0).then_some(Ino(words[4])),
         };
         let is_bounded = header.body_len as usize <= room && header.payload_len as usize <= room;
         if !is_bounded
@@ -133,13 +146,53 @@ impl RecordHeader {
 
 /// A delegation: while the lease lasts, its client alone uses the inode, and may post requests on
 /// it. It comes behind a reply, again with each reply that has changed the attributes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
 pub struct Delegated {
     pub attr: Attr,
     pub lease: Lease,
-    /// Pages that may be written by posts until the next reply. A request without data counts as
-    /// one page.
+    /// Pages that may be written by posts until the next reply. Each request takes at least one:
+    /// see [`Request::post_cost`](crate::Request::post_cost). What [`Extend`] brings is added to
+    /// what is left.
+    ///
+    /// [`Extend`]: crate::Request::Extend
     pub credit: u32,
+    /// If the inode is a directory.
+    pub tree: Option<Box<DelegatedTree>>,
+}
+
+/// The part of a delegation of a directory: its client alone changes names there, and in each
+/// directory that it makes under the delegation.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct DelegatedTree {
+    /// The directory that is delegated. The attributes are those of the directory that the request
+    /// has changed: the root, or one below it.
+    pub root: Ino,
+    /// The number of names of that directory.
+    pub entries: u64,
+    /// The client has had the directory before, and no other client has changed anything since: it
+    /// keeps what it has made there.
+    pub continues: bool,
+    /// The request has made the inode in the reply, and it belongs to the tree. If the reply has
+    /// also opened it, the client alone has it open.
+    pub has_made: bool,
+    pub numbers: Numbers,
+}
+
+/// Numbers for the inodes that a client makes by posts under a delegation, in order, each once.
+#[derive(Clone, PartialEq, Eq, Debug, Wire)]
+pub struct Numbers {
+    pub first: Ino,
+    /// For each number, beginning with the first: what the reply to a request would bring that
+    /// makes the inode.
+    pub each: Vec<Numbered>,
+}
+
+/// The rest of a reply to a request that makes an inode, for a number of [`Numbers`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Wire)]
+pub struct Numbered {
+    pub capability: Capability,
+    /// The lease on its opens: see [`Opened::kept`](crate::Opened).
+    pub opens: Lease,
 }
 
 impl Delegated {
@@ -170,11 +223,12 @@ mod tests {
             gid: u32::MAX,
             body_len: 13,
             payload_len: 4097,
+            new: Some(Ino(77)),
         };
-        assert_eq!(header.record_len(), 32 + 16 + 4104);
+        assert_eq!(header.record_len(), 40 + 16 + 4104);
         assert_eq!(RecordHeader::unpack(header.pack(), header.record_len()), Ok(header));
         assert!(RecordHeader::unpack(header.pack(), header.record_len() - 8).is_err());
-        for word in 0..4 {
+        for word in 0..HEADER_WORDS {
             let mut words = header.pack();
             words[word] = u64::MAX;
             let decoded = RecordHeader::unpack(words, 1 << 20);

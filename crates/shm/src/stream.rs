@@ -172,7 +172,7 @@ impl<R: Load> ClientReader<R> {
         }
         let record = self.shape.stream_at(cell) + begin.in_ring(ring);
         let load = |word: usize| self.memory.load64(record + word * 8, Relaxed);
-        let header = RecordHeader::unpack([first, load(1), load(2), load(3)], room)?;
+        let header = RecordHeader::unpack([first, load(1), load(2), load(3), load(4)], room)?;
         let body_len = header.body_len as usize;
         if body_len > BODY_MAX {
             return Err(Malformed::new("body longer than its lane"));
@@ -257,7 +257,7 @@ impl<R: Load> ReplyReader<R> {
 mod tests {
     use std::os::fd::AsFd;
 
-    use warren_base::{Epoch, Rng, Timestamp};
+    use warren_base::{Epoch, Ino, Rng, Timestamp};
     use warren_proto::slot::LaneSize;
     use warren_proto::stream::UNIT;
 
@@ -296,7 +296,14 @@ mod tests {
 
     fn header(body_len: usize, payload_len: usize) -> RecordHeader {
         let (body_len, payload_len) = (body_len as u32, payload_len as u32);
-        RecordHeader { time: Timestamp(-9), uid: 7, gid: 8, body_len, payload_len }
+        RecordHeader {
+            time: Timestamp(-9),
+            uid: 7,
+            gid: 8,
+            body_len,
+            payload_len,
+            new: Some(Ino(9)),
+        }
     }
 
     impl Pair {
@@ -439,6 +446,8 @@ mod tests {
 
     #[test]
     fn hostile_headers_are_refused() {
+        // A header, and a body of up to 8 bytes.
+        const SHORT: usize = RECORD_HEADER + UNIT;
         let mut p = pair(StreamPos(0));
         let first = shape().stream_at(CELL);
         let end = StreamPos(0).advance(RING);
@@ -448,19 +457,21 @@ mod tests {
             }
             p.read(StreamPos(0), end)
         };
-        for good in [header(0, 0), header(BODY_MAX, 0), header(1, RECORD_MAX - 40)] {
+        for good in [header(0, 0), header(BODY_MAX, 0), header(1, RECORD_MAX - SHORT)] {
             assert_eq!(write(&good), Some((good, StreamPos(0))));
         }
-        for bad in
-            [header(BODY_MAX + 1, 0), header(1, RECORD_MAX - 39), header(0, u32::MAX as usize)]
-        {
+        for bad in [
+            header(BODY_MAX + 1, 0),
+            header(1, RECORD_MAX - SHORT + 1),
+            header(0, u32::MAX as usize),
+        ] {
             assert_eq!(write(&bad), None, "{bad:?}");
         }
         // It would wrap.
-        let late = StreamPos(((RING - 40) / UNIT) as u32);
+        let late = StreamPos(((RING - SHORT) / UNIT) as u32);
         let record = header(8, 8);
         for (word, value) in record.pack().into_iter().enumerate() {
-            p.raw.store64(first + RING - 40 + word * 8, value, Relaxed);
+            p.raw.store64(first + RING - SHORT + word * 8, value, Relaxed);
         }
         assert_eq!(p.read(late, late.advance(RING)), None);
     }

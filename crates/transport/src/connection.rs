@@ -51,7 +51,7 @@ impl Connection {
 
     /// The streams of the client, which one part of the process uses.
     pub fn posts(&self) -> Posts {
-        Posts::new(Arc::clone(&self.shared))
+        Posts::new(Arc::clone(&self.shared), self.slot())
     }
 
     /// The current value of a cell's lease word.

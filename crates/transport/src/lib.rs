@@ -21,6 +21,7 @@ pub mod control;
 mod error;
 pub mod packet;
 pub mod place;
+mod posting;
 mod posts;
 mod segments;
 mod slot;

@@ -9,18 +9,24 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use warren_base::{CellId, Timestamp};
+use warren_base::{CellId, Ino, Timestamp};
+use warren_client::{Cache, NamePost};
 use warren_proto::stream::{RecordHeader, StreamPos};
 use warren_proto::{Capabilities, Request};
 use warren_shm::{StreamOutcome, find_room};
 
 use crate::segments::Segments;
+use crate::slot::Slot;
 
 /// The streams to all cells.
 pub struct Posts {
     shared: Arc<Segments>,
     streams: Vec<Stream>,
     body: Vec<u8>,
+    /// A slot for requests for more, which are made ahead.
+    ahead: Option<Slot>,
+    /// The directory of the request under way.
+    extending: Option<Ino>,
 }
 
 #[derive(Clone, Copy)]
@@ -31,12 +37,12 @@ struct Stream {
 }
 
 impl Posts {
-    pub(crate) fn new(shared: Arc<Segments>) -> Self {
+    pub(crate) fn new(shared: Arc<Segments>, ahead: Option<Slot>) -> Self {
         let streams = (0..shared.cells.len() as u16).map(|cell| {
             let executed = shared.cells[usize::from(cell)].replies.outcome().executed;
             Stream { end: shared.requests.stream_end(CellId(cell)), executed }
         });
-        Self { streams: streams.collect(), shared, body: Vec::new() }
+        Self { streams: streams.collect(), shared, body: Vec::new(), ahead, extending: None }
     }
 
     /// Publishes the request as a record with `payload_len` bytes that `fill` writes. Returns false
@@ -48,10 +54,21 @@ impl Posts {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> bool {
+        self.publish_new((cell, time, None), (request, capabilities), payload_len, fill)
+    }
+
+    /// The same for a request that makes an inode with the number `new`.
+    pub fn publish_new(
+        &mut self,
+        (cell, time, new): (CellId, Timestamp, Option<Ino>),
+        (request, capabilities): (&Request, Capabilities),
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> bool {
         self.body.clear();
         request.encode_body(capabilities, &mut self.body);
         let (body_len, payload_len) = (self.body.len() as u32, payload_len as u32);
-        let header = RecordHeader { time, uid: 0, gid: 0, body_len, payload_len };
+        let header = RecordHeader { time, uid: 0, gid: 0, body_len, payload_len, new };
         let requests = &self.shared.requests;
         if header.record_len() > requests.shape().record_max() || !requests.has_stream(cell) {
             return false;
@@ -98,6 +115,38 @@ impl Posts {
         if stream.end.since(stream.executed) > half {
             of_cell.wake(self.shared.client);
         }
+    }
+
+    /// Whether the cell has not executed all records yet.
+    pub(crate) fn is_behind(&mut self, cell: CellId) -> bool {
+        let Some(of_cell) = self.shared.cells.get(usize::from(cell.0)) else { return false };
+        let stream = &mut self.streams[usize::from(cell.0)];
+        if stream.executed != stream.end {
+            stream.executed = of_cell.replies.outcome().executed;
+        }
+        stream.executed != stream.end
+    }
+
+    /// Asks for more of what the change has used, if half of it is used.
+    pub(crate) fn ask_for_more(&mut self, cache: &mut Cache, post: &NamePost) {
+        if let Some(ahead) = self.ahead.as_mut().filter(|_| self.extending.is_none())
+            && let Some(dir) = cache.wants_more(post)
+        {
+            ahead.submit(Capabilities::default(), Request::Extend { dir });
+            self.extending = Some(dir);
+        }
+    }
+
+    /// Takes what was asked for, if it has come or `waits`. Returns whether it has.
+    pub(crate) fn take_more(&mut self, cache: &mut Cache, waits: bool) -> bool {
+        let (Some(dir), Some(ahead)) = (self.extending, &mut self.ahead) else { return false };
+        if !waits && !ahead.is_answered() {
+            return false;
+        }
+        self.extending = None;
+        ahead.settle();
+        cache.extended(dir, ahead.take_delegated().as_deref());
+        true
     }
 
     /// The outcome of the last record that the cell has executed.

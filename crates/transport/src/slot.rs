@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -14,7 +15,8 @@ use core::time::Duration;
 use rustix::thread::nanosleep;
 use rustix::time::Timespec;
 use warren_base::{CellId, Errno, MapVersion, SlotNo};
-use warren_client::{Cache, Call, Route, Send, ShardMap, Step};
+use warren_client::{Cache, Call, Caller, Route, Send, ShardMap, Step};
+use warren_proto::stream::Delegated;
 use warren_proto::{
     Answer, Answered, Attr, Beside, Capabilities, Capability, Lease, Reply, Request, RequestHeader,
 };
@@ -58,13 +60,21 @@ impl From<Capabilities> for Authority {
     }
 }
 
+/// A request that a call is about to send to a cell.
+pub(crate) struct Change<'a> {
+    pub(crate) cell: CellId,
+    pub(crate) request: &'a Request,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) caller: &'a Caller,
+}
+
 /// One request in flight. A slot is used by one thread at a time and may be sent to another.
 pub struct Slot {
-    shared: Arc<Segments>,
+    pub(crate) shared: Arc<Segments>,
     number: SlotNo,
     seq: u32,
-    map: ShardMap,
-    last_cell: Option<CellId>,
+    pub(crate) map: ShardMap,
+    pub(crate) last_cell: Option<CellId>,
     /// The cell for the next request that any cell can serve.
     any_cell: u16,
     spins: Spins,
@@ -164,7 +174,7 @@ impl Slot {
     /// Makes a file-system call: over the copies in `cache` where leases allow, else with requests.
     /// Its payload, if it has one, is in [`Slot::payload_out`].
     pub fn perform(&mut self, call: &mut Call, cache: &mut Cache) -> Answered {
-        match self.steps(call, cache) {
+        match self.steps(call, cache, |_, _, _| Ok(None)) {
             Ok(answered) => answered,
             Err(errno) => Err(errno).into(),
         }
@@ -182,25 +192,48 @@ impl Slot {
         }
     }
 
-    fn steps(&mut self, call: &mut Call, cache: &mut Cache) -> Result<Answered, Errno> {
+    /// Steps the call to its end. `post` is asked before each request is sent: it may have another
+    /// way to an answer.
+    pub(crate) fn steps(
+        &mut self,
+        call: &mut Call,
+        cache: &mut Cache,
+        mut post: impl FnMut(&mut Self, &mut Cache, Change<'_>) -> Result<Option<Answered>, Errno>,
+    ) -> Result<Answered, Errno> {
         self.refresh_map()?;
         let mut input = None;
         loop {
             match call.step(cache, &self.map, &*self.shared, input.take()) {
                 Step::Send(Send { cell, header, request }) => {
-                    let len = header.payload_len as usize;
-                    let answer = self.call_cell(cell, header.capabilities, &request, len);
-                    let beside = Beside {
-                        granted: self.beside.granted,
-                        ..core::mem::take(&mut self.beside)
+                    let capabilities = header.capabilities;
+                    let caller = call.caller();
+                    let change = Change { cell, request: &request, capabilities, caller };
+                    input = match post(self, cache, change)? {
+                        None => Some(self.ask(cache, (cell, &header), &request)),
+                        posted => posted,
                     };
-                    input = Some(Answered::from((answer, beside)));
                 }
                 Step::Yield => {}
                 Step::AwaitMap(version) => self.await_map(version)?,
                 Step::Done(answered) => return Ok(answered),
             }
         }
+    }
+
+    /// Sends a request of a call, and waits for the answer.
+    fn ask(
+        &mut self,
+        cache: &mut Cache,
+        (cell, header): (CellId, &RequestHeader),
+        request: &Request,
+    ) -> Answered {
+        cache.begin(request);
+        let len = header.payload_len as usize;
+        let answer = self.call_cell(cell, header.capabilities, request, len);
+        let beside = Beside { granted: self.beside.granted, ..core::mem::take(&mut self.beside) };
+        let answered = Answered::from((answer, beside));
+        cache.end(request, &answered);
+        answered
     }
 
     /// Sends the request to this cell. The caller handles `Moved`.
@@ -250,6 +283,17 @@ impl Slot {
     /// shard now, so that it was not sent.
     pub fn submitted(&self) -> Option<InFlight> {
         self.submitted.as_ref().map(|submitted| submitted.call)
+    }
+
+    /// Whether the request that was submitted is answered. Also if none was.
+    pub(crate) fn is_answered(&self) -> bool {
+        let Some(InFlight { cell, seq }) = self.submitted() else { return true };
+        self.shared.cells[usize::from(cell.0)].replies.answered(self.number, seq)
+    }
+
+    /// The delegation that came with the last reply.
+    pub(crate) fn take_delegated(&mut self) -> Option<Box<Delegated>> {
+        self.beside.delegated.take()
     }
 
     /// Waits for the answer to the request that was submitted, and takes it. If the cell has passed

@@ -1,21 +1,24 @@
 //! Records of clients' streams are executed, and requests wait for them (decision 84).
 //!
-//! A record is executed only under a delegation of its inode, so it never conflicts with another
-//! client, and waits for none: only for I/O, frames and room in the log. Any other record is
-//! skipped with EAGAIN, and its client, which waits for the outcome, sends the request in a slot.
+//! A record is executed only under a delegation of what it changes, so it never conflicts with
+//! another client, and waits for none: only for I/O, frames, room in the log, and transactions that
+//! have locked what it changes. These give up, because they do not wait for a stream while they
+//! hold locks. Any other record is skipped with EAGAIN, and its client, which waits for the
+//! outcome, sends the request in a slot.
 
 use warren_base::{ClientId, Errno, Ino, SlotNo, Timestamp};
 use warren_proto::stream::StreamPos;
-use warren_proto::{Answer, Reply, Request};
+use warren_proto::{Answer, FileKind, Reply, Request, SetAttr};
 
 use crate::authority::may_name;
 use crate::core::Core;
-use crate::delegate::{await_all, await_stream, end, end_all, settle, use_of};
+use crate::delegate::{await_all, await_stream, end, end_all, has_ended, settle, use_of};
 use crate::event::{BadRecord, Record, SlotRef};
 use crate::plant::Plant;
 use crate::run::task::Task;
 use crate::run::wait::{Stop, WaitKey};
 use crate::run::work::Work;
+use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
@@ -40,6 +43,7 @@ impl Core {
                 turn.driver.wake_at(turn.driver.now.monotonic);
             }
             release_ended(&mut self.shards, client, turn);
+            forget_inherited_numbers(turn);
             turn.waits.wake_all(WaitKey::Stream(client));
             turn.report_if_drained();
             if turn.sessions.streams.has_left(client) {
@@ -69,12 +73,12 @@ fn begin_record(
             return None;
         }
     };
-    let Record { header, time, request, end } = record;
+    let Record { header, time, new, request, end } = record;
     let from = SlotRef { client, slot: SlotNo::STREAM };
     let who = turn.sessions.clients.credentials_for(from, &header);
     let is_allowed = who.as_ref().is_some_and(|who| {
         may_name(client, who, &header, &request, turn.fleet, turn.sessions)
-            && is_covered(shards, &request, client, turn)
+            && is_covered(shards, (&request, new), client, turn)
     });
     let Some(who) = who.filter(|_| is_allowed) else {
         finish_record(client, end, &Err(Errno::EAGAIN), turn);
@@ -84,6 +88,7 @@ fn begin_record(
     let id = turn.waits.new_id();
     let mut task = Task::new(id, Work::Request { from, header, request, who });
     task.state.streams.posted_at = Some(time);
+    task.state.streams.new = new;
     Some(task)
 }
 
@@ -101,10 +106,15 @@ pub(super) fn settle_streams(
         turn.driver.now.wall = limit_time(shards, (from.client, request), time, turn)?;
         return Ok(());
     }
-    if request.ends_tasks() {
+    // More credit does not depend on what was posted, and must come before that is executed.
+    if request.ends_tasks() || matches!(request, Request::Extend { .. }) {
         return Ok(());
     }
     await_stream(from.client, state, turn)?;
+    if let Request::Claim { client, .. } = request {
+        // A program of the other client passes a file on that it may have made by a record.
+        await_stream(*client, state, turn)?;
+    }
     if matches!(request, Request::Sync | Request::StatFs) {
         return await_all(state, turn);
     }
@@ -144,6 +154,8 @@ pub(super) fn close_stream(shards: &mut Shards, client: ClientId, turn: &mut Tur
         release_ended(shards, client, turn);
         turn.sessions.streams.remove(client);
         turn.waits.wake_all(WaitKey::Stream(client));
+        turn.sessions.numbers.forget_client(client);
+        forget_inherited_numbers(turn);
     }
 }
 
@@ -155,15 +167,21 @@ pub(super) fn end_unused_delegations(shards: &mut Shards, turn: &mut Turn<'_>) {
     }
 }
 
-/// Releases the blocks that were set aside for delegations that are revoked, and on which no record
-/// rests any more.
+/// Ends the delegations that are revoked, and on which no record rests any more.
 fn release_ended(shards: &mut Shards, client: ClientId, turn: &mut Turn<'_>) {
     for ino in turn.sessions.streams.take_ended(client) {
         if let Some(shard) = shards.get_mut(&ino.shard())
             && !turn.plants(Plant::KeepCredit)
         {
-            shard.leases.delegations.remove(ino);
+            has_ended(shard, ino, turn);
         }
+    }
+}
+
+/// Once the streams of a predecessor's clients are executed, no client has a number that it gave.
+fn forget_inherited_numbers(turn: &mut Turn<'_>) {
+    if !turn.sessions.streams.has_inherited() {
+        turn.sessions.numbers.forget_inherited();
     }
 }
 
@@ -191,6 +209,7 @@ pub(super) fn inherit_streams(turn: &mut Turn<'_>) {
         turn.sessions.streams.want(client, published);
         turn.driver.memory.watch_stream(client, true);
     }
+    forget_inherited_numbers(turn);
 }
 
 /// A checkpoint begins: it is to hold everything that clients have posted before, so that `sync`
@@ -222,22 +241,46 @@ pub(super) fn note_wait(client: Option<ClientId>, key: WaitKey, turn: &mut Turn<
     }
 }
 
-/// Whether the inode of a record is delegated to its client, or may have been by a predecessor.
-fn is_covered(shards: &Shards, request: &Request, client: ClientId, turn: &Turn<'_>) -> bool {
+/// Whether everything that a record names is delegated to its client, or may have been by a
+/// predecessor, and the number of a new inode is the client's.
+fn is_covered(
+    shards: &Shards,
+    (request, new): (&Request, Option<Ino>),
+    client: ClientId,
+    turn: &Turn<'_>,
+) -> bool {
+    if turn.plants(Plant::ExecuteUncovered) {
+        return true;
+    }
     let Some(ino) = request.inode() else { return false };
     let Some(shard) = shards.get(&ino.shard()) else { return false };
-    match shard.leases.delegations.find(ino) {
-        Some(delegation) => delegation.client == client,
-        // The handles for which it was delegated may be closed by now.
-        None => {
-            turn.sessions.streams.is_inherited(client)
-                && shard.opens.only_client_of(ino) == Some(client)
+    let is_inherited = turn.sessions.streams.is_inherited(client);
+    let delegations = &shard.leases.delegations;
+    let is_own = |ino: &Ino| delegations.find(*ino).is_some_and(|it| it.client == client);
+    if !request.changes_names() {
+        if let Request::SetAttr { set: SetAttr { size: None, .. }, .. } = request
+            && (is_inherited || delegations.tree_of(ino).is_some_and(|root| is_own(&root)))
+        {
+            return true;
         }
+        let is_own = delegations.covering(ino).iter().flatten().any(is_own);
+        return (is_own || is_inherited) && shard.opens.only_client_of(ino) == Some(client);
     }
+    let dirs = [Some(ino), request.other_inode()].into_iter().flatten();
+    let has_dir = |dir: Ino| {
+        let is_own = delegations.tree_of(dir).is_some_and(|root| is_own(&root));
+        dir.shard() == shard.id && (is_own || is_inherited)
+    };
+    let has_number = |new: Ino| {
+        let may_use = turn.sessions.numbers.may_use(client, new);
+        new.shard() == shard.id && (may_use || turn.plants(Plant::UseNumberTwice))
+    };
+    let makes = matches!(request, Request::Create { .. });
+    dirs.into_iter().all(has_dir) && (!makes || new.is_some_and(has_number))
 }
 
 /// The time of a record's changes: that which its client has chosen, if it can be true. It is not
-/// before the last change of the inode, which the client knows.
+/// before the last change of the inodes that it names, which the client knows.
 fn limit_time(
     shards: &Shards,
     (client, request): (ClientId, &Request),
@@ -251,14 +294,36 @@ fn limit_time(
     let time = turn.sessions.streams.limit_time(client, time, now);
     let shard = request.inode().and_then(|ino| Some((ino, shards.get(&ino.shard())?)));
     let Some((ino, shard)) = shard else { return Ok(now) };
-    Ok(shard.inode(ino)?.map_or(now, |inode| inode.ctime.max(time)))
+    let Some(ctime) = last_change(shard, ino)? else { return Ok(now) };
+    let other = request.other_inode().filter(|other| other.shard() == shard.id);
+    let other = other.map_or(Ok(None), |other| last_change(shard, other))?;
+    Ok(time.max(ctime).max(other.unwrap_or(ctime)))
+}
+
+/// The time of the last change of the inode, or of names in the directory.
+fn last_change(shard: &Shard, ino: Ino) -> Result<Option<Timestamp>, Stop> {
+    let Some(inode) = shard.inode(ino)? else { return Ok(None) };
+    let is_directory = inode.kind == FileKind::Directory;
+    let part = if is_directory { shard.part(ino)? } else { None };
+    Ok(Some(part.map_or(inode.ctime, |part| inode.ctime.max(part.ctime))))
+}
+
+/// The inode whose delegation has the credit for a record: that of the file, or the root of its
+/// tree.
+fn creditor(shard: &Shard, request: &Request) -> Option<Ino> {
+    let ino = request.inode()?;
+    let delegations = &shard.leases.delegations;
+    if request.changes_names() {
+        return delegations.tree_of(ino);
+    }
+    delegations.covering(ino).into_iter().flatten().next()
 }
 
 /// The blocks that are set aside for a record.
 fn credit_of(shards: &Shards, request: &Request) -> u64 {
     let find = |ino: Ino| {
-        let delegation = shards.get(&ino.shard())?.leases.delegations.find(ino)?;
-        Some(delegation.blocks())
+        let shard = shards.get(&ino.shard())?;
+        Some(shard.leases.delegations.find(creditor(shard, request)?)?.blocks())
     };
     request.inode().and_then(find).unwrap_or(0)
 }
@@ -274,10 +339,15 @@ pub(super) fn end_of_record(
     if let Some(ino) = request.inode()
         && let Some(shard) = shards.get_mut(&ino.shard())
     {
-        shard.leases.delegations.spend(ino, request.post_cost(payload));
+        if let Some(creditor) = creditor(shard, request) {
+            shard.leases.delegations.spend(creditor, request.post_cost(payload));
+        }
         // A device that fails, or a shard that is given up: the client must see it.
         if answer.is_err() {
-            end(shard, ino, turn);
+            let tree = shard.leases.delegations.tree_of(ino);
+            for ino in [Some(ino), tree].into_iter().flatten() {
+                end(shard, ino, false, turn);
+            }
         }
     }
     finish_record(client, end_at, answer, turn);

@@ -14,7 +14,8 @@ use crate::checkpoint::Checkpoint;
 use crate::checkpoint::writeback::write_back;
 use crate::core::Core;
 use crate::core::streams::{end_of_record, note_wait, settle_streams};
-use crate::delegate::{await_executable, delegate_beside};
+use crate::delegate::await_executable;
+use crate::delegate::beside::delegate_beside;
 use crate::durable::advance_log;
 use crate::event::{Effect, SlotRef};
 use crate::fleet::Fleet;
@@ -343,7 +344,8 @@ impl Core {
                 panic!("a planted fault");
             }
             let (shards, coordinator) = (&mut self.shards, &mut self.coordinator);
-            let call = NameCall { from, request, who };
+            let (new, is_posted) = (state.streams.new, state.is_posted());
+            let call = NameCall { from, request, who, new, is_posted };
             return run_on_names(shards, coordinator, &call, state, turn);
         }
         match request {
@@ -382,8 +384,7 @@ impl Core {
         match &task.work {
             Work::Request { from, header, request, who } => {
                 let call = (who.as_ref(), request, header.payload_len as usize);
-                let reads_kept = task.state.reads_kept;
-                self.finish_request((*from, header.seq), call, reads_kept, answer, turn);
+                self.finish_request((*from, header.seq), call, &task.state, answer, turn);
             }
             _ => self.finish_other(task, answer.take(), turn),
         }
@@ -420,7 +421,7 @@ impl Core {
         &mut self,
         (to, seq): (SlotRef, u32),
         (who, request, payload): (&Credentials, &Request, usize),
-        reads_kept: bool,
+        state: &TaskState,
         answer: &mut Finished,
         turn: &mut Turn<'_>,
     ) {
@@ -430,10 +431,16 @@ impl Core {
             let posted = (request, payload);
             return end_of_record(&mut self.shards, record, posted, answered, turn);
         }
-        let delegated = delegate_beside(&mut self.shards, request, answered, to.client, turn);
+        let delegated = delegate_beside(
+            &mut self.shards,
+            (request, state.streams.made),
+            answered,
+            to.client,
+            turn,
+        );
         let granted = granted(&self.shards, to.client, who, request, answered, turn.sessions);
         let changed =
-            grant_beside(&mut self.shards, (request, reads_kept), answered, to.client, turn);
+            grant_beside(&mut self.shards, (request, state.reads_kept), answered, to.client, turn);
         if let Some((answer, payload_len)) = answer.take() {
             let beside = Beside { granted, changed, delegated };
             turn.driver.effects.push(Effect::Reply { to, seq, answer, payload_len, beside });

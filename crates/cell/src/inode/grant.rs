@@ -15,6 +15,9 @@ pub(crate) fn grant_name(
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> Option<Lease> {
+    if shard.leases.delegations.covers(dir) {
+        return None;
+    }
     let lock = || LockKey::Name(dir, name.clone());
     grant(shard, lock, LeaseKey::Name(dir, name.clone()), client, turn)
 }
@@ -26,7 +29,7 @@ pub(crate) fn grant_attr(
     turn: &mut Turn<'_>,
 ) -> Option<Lease> {
     // While its client may post, no one has a copy that does not show what was posted.
-    if shard.leases.delegations.find(ino).is_some() && !turn.plants(Plant::DelegateBesideCopies) {
+    if shard.leases.delegations.covers(ino) && !turn.plants(Plant::DelegateBesideCopies) {
         return None;
     }
     let lock = || LockKey::Inode(ino);
@@ -41,7 +44,7 @@ pub(crate) fn grant_names(
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> Option<Lease> {
-    if shard.locks.is_changing(&LockKey::Inode(dir)) {
+    if shard.locks.is_changing(&LockKey::Inode(dir)) || shard.leases.delegations.covers(dir) {
         return None;
     }
     Some(turn.grant(&mut shard.leases, LeaseKey::Names(dir), client))

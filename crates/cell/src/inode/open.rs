@@ -41,7 +41,8 @@ pub(crate) fn open_file(
     let client = state.client.expect("a request");
     check_opens(who.uid, turn.log, turn.sessions)?;
     let room = ready_to_open(shard, ino, access, state, turn)?;
-    Ok(open_now(shard, ino, access, room, (client, who), turn))
+    let handle = turn.sessions.opens.new_handle(ino);
+    Ok(open_now(shard, (handle, access), room, (client, who), turn))
 }
 
 /// Whether the user may have another file open, or another lock held or waited for. Those of all
@@ -78,12 +79,12 @@ pub(crate) fn ready_to_open(
 /// Opens an inode for which [`ready_to_open`] has been done.
 pub(crate) fn open_now(
     shard: &mut Shard,
-    ino: Ino,
-    access: AccessMode,
+    (handle, access): (Handle, AccessMode),
     mut room: Reservation,
     (client, who): (ClientId, &Credentials),
     turn: &mut Turn<'_>,
 ) -> Opened {
+    let ino = handle.ino;
     if access.contains(AccessMode::TRUNCATE) {
         truncate_now(shard, ino, 0, &mut room, turn);
         capability::remove(shard, ino, &mut room, turn);
@@ -104,7 +105,6 @@ pub(crate) fn open_now(
     let wants_lease = access.intersects(AccessMode::KEEP | AccessMode::SOLE);
     let access = access - (AccessMode::DATA | AccessMode::DISCARDED);
     let access = if keeps { access } else { access - AccessMode::KEEP };
-    let handle = turn.sessions.opens.new_handle(ino);
     step(shard, Step::Opened { handle, client, access, offset: 0, uid }, &mut room, turn);
     let keep_pages = !direct
         && turn.sessions.clients.acknowledges(client)
@@ -270,9 +270,10 @@ pub(crate) fn close(
     let nameless = inode.is_none_or(|inode| inode.nlink == 0);
     step(shard, Step::Closed { handle }, &mut Reservation::empty(), turn);
     if !shard.opens.has_open(ino, client, AccessMode::WRITE) {
-        delegate::end(shard, ino, turn);
+        delegate::end(shard, ino, false, turn);
     }
     if !shard.opens.is_open(ino) {
+        turn.revoke(&mut shard.leases, &LeaseKey::Opens(ino));
         // An inode without a name ends with its last close, however long it takes to free its
         // blocks.
         if nameless {

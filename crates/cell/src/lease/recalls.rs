@@ -134,6 +134,15 @@ impl Recalls {
         self.by_client.values().any(|queues| queues.contains(key))
     }
 
+    /// Whether such an object is being recalled from any client.
+    pub(crate) fn has_any(&self, is_it: impl Fn(&LeaseKey) -> bool) -> bool {
+        let mut queues = self.by_client.values().flat_map(|queues| &queues.0);
+        queues.any(|queue| {
+            let mut sent = queue.sent.iter().flat_map(|sent| &sent.keys);
+            queue.queued.iter().any(&is_it) || sent.any(&is_it)
+        })
+    }
+
     /// Whether the object is being recalled from the client.
     pub(crate) fn is_from(&self, key: &LeaseKey, client: ClientId) -> bool {
         self.by_client.get(&client).is_some_and(|queues| queues.contains(key))

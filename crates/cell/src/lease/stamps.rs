@@ -99,6 +99,11 @@ impl Stamps {
         self.clients.insert(client, ClientWords::new(words));
     }
 
+    /// The number of words that the client has.
+    pub(crate) fn words_of(&self, client: ClientId) -> usize {
+        self.clients.get(&client).map_or(0, |words| words.max)
+    }
+
     /// Whether the client still has this lease.
     pub(crate) fn has(&self, client: ClientId, lease: WordLease) -> bool {
         self.clients.get(&client).is_some_and(|words| words.find(lease).is_some())

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use warren_base::{ClientId, Errno, Ino};
 use warren_proto::{
-    AccessMode, Answer, Attr, Change, Credentials, Entry, FileKind, FileName, Lease, NameRequest,
-    Neighbour, Opened, Reply,
+    AccessMode, Answer, Attr, Change, Credentials, Entry, FileKind, FileName, Handle, Lease,
+    NameRequest, Neighbour, Opened, Reply,
 };
 
 use crate::budget::Reservation;
-use crate::change::{make, prepare};
+use crate::change::{changed_inode, make, prepare};
 use crate::data::cover::cover_replacement;
 use crate::data::read::data_at_hand;
 use crate::delegate::{Use, settle};
@@ -34,6 +34,9 @@ pub(crate) struct NameCall<'a> {
     pub(crate) from: SlotRef,
     pub(crate) request: NameRequest<'a>,
     pub(crate) who: &'a Credentials,
+    /// A record makes the inode with this number.
+    pub(crate) new: Option<Ino>,
+    pub(crate) is_posted: bool,
 }
 
 /// The file that takes a name which led elsewhere before.
@@ -58,12 +61,13 @@ pub(crate) fn run_on_names(
         let txn = state.txn.as_deref();
         let mut view =
             View::new(shards, (&mut turn.fleet.volume, turn.driver.now.wall), call.who, txn);
-        let others_post = turn.sessions.streams.has_any();
+        view.number(call.new);
+        let others_post = turn.sessions.streams.has_any() && !call.is_posted;
         if others_post {
-            view.note_files();
+            view.note_inodes();
         }
         let planned = op::plan(&mut view, &call.request);
-        let files = view.take_files();
+        let inodes = view.take_inodes();
         coordinator.steps_up += u64::from(view.steps());
         if let Some(seen) = view.into_seen()
             && !hold_touched(shards, coordinator, state, seen, planned.as_ref().err(), turn)?
@@ -81,8 +85,15 @@ pub(crate) fn run_on_names(
                 if others_post {
                     ready_to_show(shards, state, &plan.reply, turn)?;
                 }
+                if call.is_posted {
+                    check_covered(shards, call, &plan, turn)?;
+                }
                 let room = get_ready(shards, state, &plan.changes, turn)?;
                 return carry_out(shards, coordinator, call, state, (&mut plan, room), turn);
+            }
+            // No client posts this under a delegation.
+            Err(Stop::Wait(Wait::Remote)) if call.is_posted => {
+                return Err(Errno::EAGAIN.into());
             }
             Err(Stop::Wait(Wait::Remote)) if state.txn.is_none() => {
                 // A transaction locks and changes any shard.
@@ -90,7 +101,7 @@ pub(crate) fn run_on_names(
                 return Err(Stop::Wait(Wait::Coarser));
             }
             Err(stop @ Stop::Fail(_)) => {
-                ready_to_refuse(shards, state, &files, turn)?;
+                ready_to_refuse(shards, state, &inodes, turn)?;
                 return Err(stop);
             }
             Err(stop) => return Err(stop),
@@ -98,15 +109,59 @@ pub(crate) fn run_on_names(
     }
 }
 
-/// Waits until what other clients have posted on these files is executed: the operation may fail
-/// because of their modes or owners.
+/// EAGAIN if a record changes anything that is not delegated to its client. A successor does not
+/// know what was, and lets no one else do anything meanwhile.
+fn check_covered(
+    shards: &Shards,
+    call: &NameCall<'_>,
+    plan: &Plan,
+    turn: &Turn<'_>,
+) -> Result<(), Errno> {
+    if turn.plants(Plant::ExecuteUncovered) {
+        return Ok(());
+    }
+    let client = call.from.client;
+    let is_new = |ino: Ino| Some(ino) == call.new;
+    let is_covered = |ino: Ino| {
+        let delegations = shards.get(&ino.shard()).map(|shard| &shard.leases.delegations);
+        let root = delegations.and_then(|it| it.find(it.root_of(ino)?));
+        root.is_some_and(|root| root.client == client)
+    };
+    let may_change = |change: &Change| match changed_inode(change) {
+        Some(ino) => is_new(ino) || is_covered(ino) || turn.sessions.streams.is_inherited(client),
+        None => true,
+    };
+    let found = matches!(plan.reply, PlannedReply::Created { found: true, .. });
+    if !found && plan.changes.iter().all(may_change) { Ok(()) } else { Err(Errno::EAGAIN) }
+}
+
+/// The members of the client's tree after a record.
+fn note_members(shards: &mut Shards, call: &NameCall<'_>, changes: &[Change], turn: &mut Turn<'_>) {
+    for change in changes {
+        let shard = shards.shard(change.shard());
+        let delegations = &mut shard.leases.delegations;
+        match change {
+            Change::NewInode { ino, parent, .. } => {
+                turn.sessions.numbers.note_use(call.from.client, *ino);
+                if let Some(root) = delegations.tree_of(*parent) {
+                    delegations.add_member(root, *ino);
+                }
+            }
+            Change::RemoveLink { ino, .. } => delegations.remove_member(*ino),
+            _ => {}
+        }
+    }
+}
+
+/// Waits until what other clients have posted on these inodes is executed: the operation may fail
+/// because of their modes, owners or names.
 fn ready_to_refuse(
     shards: &mut Shards,
     state: &mut TaskState,
-    files: &[Ino],
+    inodes: &[Ino],
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
-    for ino in files {
+    for ino in inodes {
         if let Some(shard) = shards.get_mut(&ino.shard()) {
             settle(shard, *ino, Use::Looks, state, turn)?;
         }
@@ -134,7 +189,7 @@ fn ready_to_show(
             found.iter().try_for_each(|found| show(found.attr, Use::Looks))
         }
         PlannedReply::Created { attr, found: true, open, .. } => {
-            show(Some(*attr), if open.is_some() { Use::Changes } else { Use::Looks })
+            show(Some(*attr), if open.is_some() { Use::Opens } else { Use::Looks })
         }
         _ => Ok(()),
     }
@@ -226,7 +281,9 @@ fn carry_out(
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
     let client = call.from.client;
-    if let PlannedReply::Created { open: Some(_), .. } = &plan.reply {
+    if let PlannedReply::Created { open: Some(_), .. } = &plan.reply
+        && !call.is_posted
+    {
         check_opens(call.who.uid, turn.log, turn.sessions)?;
     }
     let mut opening = Reservation::empty();
@@ -237,6 +294,13 @@ fn carry_out(
     if !plan.changes.is_empty() {
         let own = own_changes(shards, state.txn.as_deref(), &plan.changes);
         make(shards, (&own, state.txn.is_none()), Some(client), room, turn);
+        state.streams.made = own.iter().find_map(|change| match change {
+            Change::NewInode { ino, .. } => Some(*ino),
+            _ => None,
+        });
+        if call.is_posted {
+            note_members(shards, call, &own, turn);
+        }
     }
     if state.txn.is_some() {
         let owned = |change: &Change| shards.contains_key(&change.shard());
@@ -265,7 +329,7 @@ fn data_len(
 
 fn answer(
     shards: &mut Shards,
-    &NameCall { from: SlotRef { client, .. }, ref request, who }: &NameCall<'_>,
+    &NameCall { from: SlotRef { client, .. }, ref request, who, is_posted, .. }: &NameCall<'_>,
     reply: &mut PlannedReply,
     opening: Reservation,
     turn: &mut Turn<'_>,
@@ -298,7 +362,11 @@ fn answer(
             let kept = if found { AccessMode::all() } else { !AccessMode::TRUNCATE };
             let opened = open.map(|access| {
                 let shard = shards.shard(attr.ino.shard());
-                open_now(shard, attr.ino, access & kept, opening, (client, who), turn)
+                let handle = match is_posted {
+                    true => Handle { ino: attr.ino, open: Handle::BORN },
+                    false => turn.sessions.opens.new_handle(attr.ino),
+                };
+                open_now(shard, (handle, access & kept), opening, (client, who), turn)
             });
             if let Some(opened) = &opened {
                 attr = opened.attr;

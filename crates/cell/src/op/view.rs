@@ -36,8 +36,10 @@ pub(crate) struct View<'a> {
     /// Ascents: their directories and positions; and the steps of this run.
     ascents: Vec<((Ino, Ino), Ascent)>,
     steps: u32,
-    /// The regular files of this cell that it has looked at, if that is noted.
-    files: Option<Vec<Ino>>,
+    /// The inodes of this cell that it has looked at, if that is noted.
+    inodes: Option<Vec<Ino>>,
+    /// The number that a new inode gets, if that is given.
+    number: Option<Ino>,
 }
 
 /// The keys that a transaction's operation has touched, and its ascents.
@@ -57,17 +59,32 @@ impl<'a> View<'a> {
             None => Mode::Local,
             Some(txn) => Mode::Txn { txn, touched: BTreeMap::new() },
         };
-        Self { shards, volume, now, who, mode, ascents: Vec::new(), steps: 0, files: None }
+        Self {
+            shards,
+            volume,
+            now,
+            who,
+            mode,
+            ascents: Vec::new(),
+            steps: 0,
+            inodes: None,
+            number: None,
+        }
     }
 
-    /// Notes the regular files at which the operation looks.
-    pub(crate) fn note_files(&mut self) {
-        self.files = Some(Vec::new());
+    /// Notes the inodes at which the operation looks.
+    pub(crate) fn note_inodes(&mut self) {
+        self.inodes = Some(Vec::new());
     }
 
-    /// The files that were noted.
-    pub(crate) fn take_files(&mut self) -> Vec<Ino> {
-        self.files.take().unwrap_or_default()
+    /// The inodes that were noted.
+    pub(crate) fn take_inodes(&mut self) -> Vec<Ino> {
+        self.inodes.take().unwrap_or_default()
+    }
+
+    /// A new inode gets this number.
+    pub(crate) fn number(&mut self, new: Option<Ino>) {
+        self.number = new;
     }
 
     /// Steps from a directory to its parent that this run took.
@@ -165,10 +182,8 @@ impl names::View for View<'_> {
         self.touch(|| LockKey::Inode(ino), ino.shard(), mode)?;
         if let Some(shard) = self.shards.local(ino.shard())? {
             let found = shard.linked_or_open(ino);
-            if let (Some(files), Ok(Some(value))) = (&mut self.files, &found)
-                && value.attr.kind == FileKind::Regular
-            {
-                files.push(ino);
+            if let (Some(inodes), Ok(Some(_))) = (&mut self.inodes, &found) {
+                inodes.push(ino);
             }
             return found;
         }
@@ -211,6 +226,9 @@ impl names::View for View<'_> {
     }
 
     fn new_ino(&mut self, shard: ShardId) -> Result<Ino, Stop> {
+        if let Some(number) = self.number {
+            return Ok(number);
+        }
         self.touch(|| LockKey::New(shard), shard, LockMode::Write)?;
         if let (Mode::Local, Some(shard)) = (&self.mode, self.shards.local(shard)?) {
             return Ok(shard.next_ino()?);

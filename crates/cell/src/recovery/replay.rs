@@ -24,7 +24,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use warren_base::{CellId, Errno, Lsn, ShardId, TxnId};
+use warren_base::{CellId, Errno, Ino, Lsn, ShardId, TxnId};
 use warren_disk::{KeptRecords, RawRecord, read_record};
 use warren_proto::control::Report;
 use warren_proto::{Asked, Cause, Change, PeerRequest, Step};
@@ -382,6 +382,7 @@ impl Replay {
                 }
             }
             Step::Expelled { client } => {
+                turn.sessions.numbers.forget_client(*client);
                 for shard in shards.values_mut() {
                     for handle in shard.opens.handles_of_client(*client) {
                         shard.opens.forget(handle, &mut turn.sessions.opens);
@@ -390,6 +391,14 @@ impl Replay {
                 for ino in turn.sessions.lock_index.files_of(*client) {
                     let locks = &mut shards.shard(ino.shard()).file_locks;
                     locks.forget_client(ino, *client, &mut turn.sessions.lock_index);
+                }
+            }
+            Step::Numbered { client, first, count } => {
+                if let (Some(shard), Some(more)) =
+                    (shards.get_mut(&first.shard()), count.checked_sub(1))
+                {
+                    shard.use_sequence(Ino(first.0 + u64::from(more)));
+                    turn.sessions.numbers.give(*client, None, *first, *count);
                 }
             }
             Step::Unanswered { request } => {

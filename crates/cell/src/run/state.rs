@@ -1,6 +1,6 @@
 //! The state that a task keeps between its runs.
 
-use warren_base::{ClientId, Lsn, Timestamp, TxnId};
+use warren_base::{ClientId, Ino, Lsn, Timestamp, TxnId};
 use warren_proto::stream::StreamPos;
 use warren_proto::{Answer, Change};
 
@@ -29,6 +29,10 @@ pub(crate) struct StreamState {
     /// For a record: the time that its client has chosen, and the blocks that are set aside.
     pub(crate) posted_at: Option<Timestamp>,
     pub(crate) credit: u64,
+    /// The number of the inode that the record makes.
+    pub(crate) new: Option<Ino>,
+    /// The inode that the task has made.
+    pub(crate) made: Option<Ino>,
 }
 
 /// A task runs from its start whenever something that it waited for has come. It remembers its

@@ -18,7 +18,7 @@ use crate::lease::ClientLeases;
 use crate::lease::marks::Marked;
 use crate::lease::recalls::RecallEffect;
 pub(crate) use contended::WaitFor;
-pub(crate) use delegations::Delegation;
+pub(crate) use delegations::{Delegation, MEMBERS_MAX, State};
 
 use contended::Contended;
 use delegations::Delegations;
@@ -110,6 +110,25 @@ impl ShardLeases {
     ) -> bool {
         let is_held = !self.holders.clients_of(key).is_empty() || clients.recalls.contains(key);
         is_held || is_inherited && clients.inherited.clients_of(key).next().is_some()
+    }
+
+    /// Whether some client may have an acknowledged lease on a name of the directory. Also if there
+    /// are too many leases to look.
+    pub(crate) fn has_acknowledged_names(&self, dir: Ino, clients: &ClientLeases) -> bool {
+        const LOOKED_AT_MAX: usize = 4096;
+        let is_of_dir = |key: &LeaseKey| matches!(key, LeaseKey::Name(of, _) if *of == dir);
+        self.holders.len() > LOOKED_AT_MAX
+            || self.holders.keys().any(is_of_dir)
+            || clients.recalls.has_any(is_of_dir)
+    }
+
+    /// The names of the directory on which clients have acknowledged leases, at most so many.
+    pub(crate) fn acknowledged_names(&self, dir: Ino, max: usize) -> Vec<LeaseKey> {
+        let is_of_dir = |key: &&LeaseKey| matches!(key, LeaseKey::Name(of, _) if *of == dir);
+        let mut keys: Vec<LeaseKey> = self.holders.keys().filter(is_of_dir).cloned().collect();
+        keys.sort_unstable();
+        keys.truncate(max);
+        keys
     }
 
     /// The client's cache does not hold the object any more: the client has acknowledged a recall,

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use warren_base::TxnId;
+use warren_base::{Ino, TxnId};
 use warren_proto::{LockKey, LockMode};
 
 /// A waiter for a lock.
@@ -59,6 +59,15 @@ impl<T: Copy> LockTable<T> {
                 .locks
                 .get(key)
                 .is_some_and(|lock| lock.holders.iter().any(|(_, held)| !held.compatible(mode)))
+    }
+
+    /// Whether a transaction has locked one of these inodes, or a name there.
+    pub(crate) fn has_locked(&self, inode: impl Fn(Ino) -> bool) -> bool {
+        let mut held = self.locks.iter().filter(|(_, lock)| !lock.holders.is_empty());
+        held.any(|(key, _)| match key {
+            LockKey::Inode(ino) | LockKey::Name(ino, _) => inode(*ino),
+            LockKey::Tree | LockKey::New(_) | LockKey::Logged(_) => false,
+        })
     }
 
     /// Everything that waits for a key.
@@ -144,7 +153,7 @@ impl<T: Copy> LockTable<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warren_base::{CellId, Ino};
+    use warren_base::CellId;
 
     const KEY: LockKey = LockKey::Inode(Ino::ROOT);
 

@@ -198,7 +198,7 @@ impl Pair {
 
     /// The delegation that came with the reply.
     pub(crate) fn delegated(&self, call: Call) -> Option<Delegated> {
-        self.calls[&call.0].delegated.as_deref().copied()
+        self.calls[&call.0].delegated.as_deref().cloned()
     }
 
     /// The capability that came with the reply.

@@ -12,6 +12,7 @@
 //! | `neighbours.rs` | a look-up brings other names of the directory |
 //! | `kept.rs` | handles and copies of data that clients keep, and files that kernels take over |
 //! | `streams.rs` | posted changes of files that one client alone writes, and what waits for them |
+//! | `trees.rs` | posted changes of names by the library of a client, and what others see of them |
 //! | `removed.rs` | what is remembered of a removed directory |
 //! | `log.rs` | the op log, `fsync`, group commit |
 //! | `flushes.rs` | a device that fails while a commit is under way |
@@ -72,4 +73,5 @@ mod space;
 mod streams;
 mod successors;
 mod transactions;
+mod trees;
 mod two_logs;

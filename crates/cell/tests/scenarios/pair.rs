@@ -110,6 +110,8 @@ pub(crate) struct Member {
 
 pub(crate) struct Pair {
     pub now: Instant,
+    /// By so much the wall clock was set back.
+    pub set_back: Duration,
     pub device: Device,
     pub supervisor: Supervisor,
     /// The time that each I/O takes.
@@ -159,6 +161,7 @@ impl Pair {
         device.allocated = image.owned.values().flatten().copied().collect();
         let mut pair = Self {
             now: Instant(1),
+            set_back: Duration::ZERO,
             device,
             supervisor: Supervisor::new(durable, setup.cells, RESERVED..CHUNKS),
             io_takes: Duration::ZERO,
@@ -274,7 +277,7 @@ impl Pair {
     }
 
     pub(crate) fn clock(&self) -> Clock {
-        let wall = Timestamp(BEGIN.0 + self.now.0 as i64);
+        let wall = Timestamp(BEGIN.0 + self.now.0 as i64 - self.set_back.as_nanos() as i64);
         Clock { monotonic: self.now, wall }
     }
 
@@ -526,8 +529,13 @@ impl Pair {
 
     /// Whether the client holds the lease.
     pub(crate) fn is_valid(&self, cell: CellId, client: ClientId, lease: Lease) -> bool {
+        self.word(cell, client, lease.word) == lease.stamp
+    }
+
+    /// The value of a lease word of the client.
+    pub(crate) fn word(&self, cell: CellId, client: ClientId, word: u32) -> u64 {
         let words = &self.members[usize::from(cell.0)].machine.words;
-        words.get(&(client, lease.word)) == Some(&lease.stamp)
+        words.get(&(client, word)).copied().unwrap_or(0)
     }
 }
 

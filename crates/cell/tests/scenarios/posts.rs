@@ -19,6 +19,8 @@ use crate::pair::{A, IN_A, KEY, Pair};
 #[derive(Clone, Debug)]
 pub(crate) struct Posted {
     pub time: Timestamp,
+    /// The number of the inode that the request makes.
+    pub new: Option<Ino>,
     pub request: Request,
     pub capabilities: Capabilities,
     pub payload: Vec<u8>,
@@ -30,7 +32,8 @@ impl Posted {
         let mut body = Vec::new();
         self.request.encode_body(self.capabilities, &mut body);
         let (body_len, payload_len) = (body.len() as u32, self.payload.len() as u32);
-        RecordHeader { time: self.time, uid: 0, gid: 0, body_len, payload_len }.record_len()
+        RecordHeader { time: self.time, uid: 0, gid: 0, body_len, payload_len, new: self.new }
+            .record_len()
     }
 }
 
@@ -84,7 +87,8 @@ impl Stream {
             capabilities: posted.capabilities,
             ..RequestHeader::default()
         };
-        Ok(Record { header, time: posted.time, request: posted.request.clone(), end: after })
+        let Posted { time, new, ref request, .. } = *posted;
+        Ok(Record { header, time, new, request: request.clone(), end: after })
     }
 
     /// The payload of the record that was read last.
@@ -132,7 +136,7 @@ impl Pair {
     ) -> Posted {
         let capabilities = KEY.all_for(client, &request);
         let (time, payload) = (self.clock().wall, bytes.as_ref().to_vec());
-        Posted { time, request, capabilities, payload }
+        Posted { time, new: None, request, capabilities, payload }
     }
 
     /// Publishes a record, which wakes no cell. Returns its end.

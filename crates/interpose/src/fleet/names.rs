@@ -1,4 +1,5 @@
-//! Changes of names and of attributes by path: one request each, once the directories are known.
+//! Changes of names and of attributes by path: one request each, once the directories are known, or
+//! a post (decision 84).
 //!
 //! All of this is slow.
 
@@ -41,7 +42,8 @@ pub(crate) fn between(
 fn change(client: &mut Client, op: impl FnOnce(&Hot) -> Op) -> (Found<()>, bool) {
     let (Some(hot), Some(slow)) = (hot(), client.slow()) else { return (Found::Kernel, false) };
     let mut call = Call::new(op(hot), slow.caller.clone());
-    let found = match slow.slot.perform(&mut call, &mut slow.cache).answer {
+    let answered = slow.slot.perform_or_post(&mut call, &mut slow.cache, &mut slow.posts);
+    let found = match answered.answer {
         Ok(_) => Found::Is(()),
         Err(errno) => failed(errno, call.is_sent()),
     };

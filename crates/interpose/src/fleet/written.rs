@@ -69,7 +69,8 @@ pub(crate) fn create(
     let flags = flags | CreateFlags::OPEN | CreateFlags::PLAIN;
     let access = access | AccessMode::SOLE;
     let mut call = slow.call(hot, place, PathOp::Create { new, flags, access });
-    let Answered { answer, granted, .. } = slow.slot.perform(&mut call, &mut slow.cache);
+    let Answered { answer, granted, .. } =
+        slow.slot.perform_or_post(&mut call, &mut slow.cache, &mut slow.posts);
     match answer {
         Ok(Reply::Created { opened: Some(it), .. }) => {
             let node = InodeRef { ino: it.handle.ino, capability: granted };
@@ -217,7 +218,10 @@ pub(crate) fn find_data(
 }
 
 pub(crate) fn close(client: &mut Client, handle: Handle) {
-    if let Some(slow) = client.slow() {
+    let Some(slow) = client.slow() else { return };
+    let is_posted = slow.cache.posts_close(handle)
+        && post(slow, &Request::Close { handle }, AccessMode::empty(), 0, |_| {}).is_some();
+    if !is_posted {
         slow.close(handle);
     }
 }

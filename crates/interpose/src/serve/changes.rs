@@ -194,7 +194,8 @@ fn symlink(place: Place<'_>, target: usize, admission: &Admission) -> Result<Fou
 }
 
 fn create(new: NewInode) -> PathOp {
-    PathOp::Create { new, flags: CreateFlags::EXCLUSIVE, access: AccessMode::empty() }
+    // It may be delegated.
+    PathOp::Create { new, flags: CreateFlags::EXCLUSIVE, access: AccessMode::SOLE }
 }
 
 /// A path that ends in a slash, `.` or `..` has rules of its own, which the kernel knows.

@@ -9,7 +9,7 @@ use super::*;
 use crate::stream::{StreamOutcome, find_room};
 
 const POSTED: RecordHeader =
-    RecordHeader { time: Timestamp(1), uid: 2, gid: 3, body_len: 8, payload_len: 4 };
+    RecordHeader { time: Timestamp(1), uid: 2, gid: 3, body_len: 8, payload_len: 4, new: None };
 const START: StreamPos = StreamPos(0);
 
 /// The client posts a record under a lease, and the cell revokes the lease meanwhile.
@@ -19,7 +19,7 @@ fn record_is_seen_or_refused<const F: bool>() {
     let behind_header = ring + RECORD_HEADER..ring + POSTED.record_len();
     let requests: Modelled<F> = Modelled::new(
         &[STREAM_ENDS..STREAM_ENDS + 4, behind_header],
-        &[0, 8, 16, 24].map(|word| ring + word),
+        &[0, 8, 16, 24, 32].map(|word| ring + word),
     );
     let replies: Modelled<F> = Modelled::new(&[], &[WORDS + WORD as usize * 8]);
     let words = ReplyWriter::new(replies.clone(), shape, CELL, Epoch(1)).unwrap();

@@ -6,8 +6,14 @@
 //! the client that it stands. Blocks are set aside for the pages that the client may write, so that
 //! no record that it has posted fails for lack of space.
 //!
+//! The delegation of a directory is that of a *tree*: the directory, its names, and its *members*,
+//! which are the inodes that the client makes there while it stands, at any depth. A member may
+//! also have a delegation of its own, for its data.
+//!
 //! ```text
 //! Standing ──word cleared, end of the stream read──▶ Ending ──executed up to there──▶ removed
+//!     ▲                                                │ by its own client
+//!     ╰──────────── a new lease with a reply ───── Paused (trees only)
 //! ```
 
 use std::time::Duration;
@@ -22,6 +28,23 @@ use crate::budget::blocks_of_pages;
 const REST: Duration = Duration::from_secs(1);
 /// At this number of inodes, those that have rested are removed before one is added.
 const PRUNED_FROM: usize = 256;
+/// Directories of which it is known who has changed names last. One more makes the shard forget
+/// all.
+const CHANGERS_MAX: usize = 256;
+/// Members of a tree. A client that makes more gets a new tree.
+pub(crate) const MEMBERS_MAX: usize = 1 << 13;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Standing,
+    /// The lease is revoked. No record that rests on the delegation ends behind this place.
+    Ending {
+        at: StreamPos,
+        /// Only the client itself has made a change, and may get the tree again.
+        continues: bool,
+    },
+    Paused,
+}
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delegation {
@@ -32,8 +55,11 @@ pub(crate) struct Delegation {
     pub(crate) is_used: bool,
     /// Blocks that are set aside beside those for the pages.
     fixed: u64,
-    /// The end of the last record that may rest on it, once the lease is revoked.
-    pub(crate) ends_at: Option<StreamPos>,
+    pub(crate) state: State,
+    /// It is that of a tree.
+    pub(crate) is_tree: bool,
+    /// Looks by other clients since it was granted.
+    looks: u32,
 }
 
 impl Delegation {
@@ -46,16 +72,47 @@ impl Delegation {
 #[derive(Debug, Default)]
 pub(crate) struct Delegations {
     by_inode: HashMap<Ino, Delegation, FixedState>,
+    /// The root of the tree of each member, and the members of each root.
+    roots: HashMap<Ino, Ino, FixedState>,
+    members: HashMap<Ino, Vec<Ino>, FixedState>,
     /// The blocks of all of them.
     promised: u64,
     resting: HashMap<Ino, Instant, FixedState>,
+    /// The client that has changed names of a directory last, and how often in a row.
+    changers: HashMap<Ino, (ClientId, u32), FixedState>,
 }
 
 impl Delegations {
-    /// The delegation of the inode, if there is one.
+    /// The delegation of the inode itself, if there is one.
     #[inline]
     pub(crate) fn find(&self, ino: Ino) -> Option<&Delegation> {
         if self.by_inode.is_empty() { None } else { self.by_inode.get(&ino) }
+    }
+
+    /// The root of the tree of which the inode is a member.
+    #[inline]
+    pub(crate) fn root_of(&self, ino: Ino) -> Option<Ino> {
+        if self.roots.is_empty() { None } else { self.roots.get(&ino).copied() }
+    }
+
+    /// The inodes whose delegations cover this one: itself, and the root of its tree.
+    #[inline]
+    pub(crate) fn covering(&self, ino: Ino) -> [Option<Ino>; 2] {
+        [self.find(ino).map(|_| ino), self.root_of(ino)]
+    }
+
+    #[inline]
+    pub(crate) fn covers(&self, ino: Ino) -> bool {
+        self.covering(ino).iter().any(Option::is_some)
+    }
+
+    /// The root of the tree to which the directory belongs, as its root or as a member.
+    #[inline]
+    pub(crate) fn tree_of(&self, dir: Ino) -> Option<Ino> {
+        match self.find(dir) {
+            Some(Delegation { is_tree: true, .. }) => Some(dir),
+            _ => self.root_of(dir),
+        }
     }
 
     /// Blocks that are set aside for records.
@@ -64,16 +121,52 @@ impl Delegations {
     }
 
     /// Delegates the inode, with a credit of pages for which `blocks` are free. The client may have
-    /// it already; then it has this credit from now on.
-    pub(crate) fn insert(&mut self, ino: Ino, client: ClientId, credit: u32, blocks: u64) {
-        self.remove(ino);
+    /// it already; then it has this credit from now on, and the members of a tree stay.
+    pub(crate) fn insert(
+        &mut self,
+        ino: Ino,
+        client: ClientId,
+        (credit, blocks): (u32, u64),
+        is_tree: bool,
+    ) {
+        if let Some(before) = self.by_inode.remove(&ino) {
+            self.promised -= before.blocks();
+        }
         let fixed = blocks.saturating_sub(blocks_of_pages(credit.into()));
-        let delegation = Delegation { client, credit, is_used: false, fixed, ends_at: None };
+        let state = State::Standing;
+        let delegation =
+            Delegation { client, credit, is_used: false, fixed, state, is_tree, looks: 0 };
         self.promised += delegation.blocks();
         self.by_inode.insert(ino, delegation);
     }
 
-    /// A record has written so many pages.
+    /// Adds to the credit of a delegation, for which `blocks` are free.
+    pub(crate) fn extend(&mut self, ino: Ino, credit: u32, blocks: u64) {
+        if let Some(delegation) = self.by_inode.get_mut(&ino) {
+            let before = delegation.blocks();
+            delegation.fixed += blocks.saturating_sub(blocks_of_pages(credit.into()));
+            delegation.credit += credit;
+            self.promised += delegation.blocks() - before;
+        }
+    }
+
+    /// The client of the tree has made the inode there.
+    pub(crate) fn add_member(&mut self, root: Ino, ino: Ino) {
+        self.roots.insert(ino, root);
+        self.members.entry(root).or_default().push(ino);
+    }
+
+    /// The inode has no name in the tree any more.
+    pub(crate) fn remove_member(&mut self, ino: Ino) {
+        self.roots.remove(&ino);
+    }
+
+    /// Members that the tree has had.
+    pub(crate) fn count_members(&self, root: Ino) -> usize {
+        self.members.get(&root).map_or(0, Vec::len)
+    }
+
+    /// A record has taken so many pages of the credit.
     pub(crate) fn spend(&mut self, ino: Ino, pages: u32) {
         if let Some(delegation) = self.by_inode.get_mut(&ino) {
             let before = delegation.blocks();
@@ -83,10 +176,18 @@ impl Delegations {
         }
     }
 
-    /// No record behind this place of the stream rests on the delegation.
-    pub(crate) fn set_end(&mut self, ino: Ino, at: StreamPos) {
+    /// Another client has looked at the inode. Returns how often that was since the delegation was
+    /// granted.
+    pub(crate) fn note_look(&mut self, ino: Ino) -> u32 {
+        self.by_inode.get_mut(&ino).map_or(0, |delegation| {
+            delegation.looks = delegation.looks.saturating_add(1);
+            delegation.looks
+        })
+    }
+
+    pub(crate) fn set_state(&mut self, ino: Ino, state: State) {
         if let Some(delegation) = self.by_inode.get_mut(&ino) {
-            delegation.ends_at = Some(at);
+            delegation.state = state;
         }
     }
 
@@ -94,7 +195,17 @@ impl Delegations {
     pub(crate) fn remove(&mut self, ino: Ino) -> Option<Delegation> {
         let delegation = self.by_inode.remove(&ino)?;
         self.promised -= delegation.blocks();
+        if delegation.is_tree {
+            self.forget_members(ino);
+        }
         Some(delegation)
+    }
+
+    /// The tree has no members any more.
+    pub(crate) fn forget_members(&mut self, root: Ino) {
+        for member in self.members.remove(&root).unwrap_or_default() {
+            self.roots.remove(&member);
+        }
     }
 
     /// Another client has used the inode: it is not delegated for a while.
@@ -107,6 +218,19 @@ impl Delegations {
 
     pub(crate) fn may_delegate(&self, ino: Ino, now: Instant) -> bool {
         self.resting.is_empty() || self.resting.get(&ino).is_none_or(|until| *until <= now)
+    }
+
+    /// The client has changed names of the directory. Returns how often it has in a row.
+    pub(crate) fn note_change(&mut self, dir: Ino, client: ClientId) -> u32 {
+        if self.changers.len() >= CHANGERS_MAX && !self.changers.contains_key(&dir) {
+            self.changers.clear();
+        }
+        let (last, count) = self.changers.entry(dir).or_insert((client, 0));
+        if *last != client {
+            (*last, *count) = (client, 0);
+        }
+        *count += 1;
+        *count
     }
 
     /// A client that has a delegation here, if there is one.
@@ -122,9 +246,10 @@ impl Delegations {
         inodes
     }
 
-    /// All inodes that are delegated and whose leases are not revoked, in order.
+    /// All inodes that are delegated and whose leases are not revoked, or that pause, in order.
     pub(crate) fn inodes(&self) -> Vec<Ino> {
-        let standing = self.by_inode.iter().filter(|(_, delegation)| delegation.ends_at.is_none());
+        let is_ending = |it: &Delegation| matches!(it.state, State::Ending { .. });
+        let standing = self.by_inode.iter().filter(|(_, delegation)| !is_ending(delegation));
         let mut inodes: Vec<Ino> = standing.map(|(ino, _)| *ino).collect();
         inodes.sort_unstable();
         inodes
@@ -142,13 +267,13 @@ mod tests {
     fn blocks_are_set_aside_until_they_are_spent_or_the_delegation_ends() {
         let mut delegations = Delegations::default();
         let blocks = blocks_of_pages(10) + 40;
-        delegations.insert(INO, CLIENT, 10, blocks);
+        delegations.insert(INO, CLIENT, (10, blocks), false);
         assert_eq!(delegations.promised(), blocks);
         delegations.spend(INO, 4);
         assert_eq!(delegations.promised(), blocks_of_pages(6) + 40);
         delegations.spend(INO, 100);
         assert_eq!(delegations.promised(), blocks_of_pages(0) + 40);
-        delegations.insert(INO, CLIENT, 10, blocks);
+        delegations.insert(INO, CLIENT, (10, blocks), false);
         assert_eq!(delegations.promised(), blocks, "a new credit replaces the old one");
         assert_eq!(delegations.remove(INO).map(|it| it.client), Some(CLIENT));
         assert_eq!(delegations.promised(), 0);
@@ -176,13 +301,43 @@ mod tests {
     fn a_client_has_its_own_delegations() {
         let mut delegations = Delegations::default();
         for (ino, client) in [(9, 1), (5, 1), (7, 2)] {
-            delegations.insert(Ino(ino), ClientId(client), 1, 100);
+            delegations.insert(Ino(ino), ClientId(client), (1, 100), false);
         }
         assert_eq!(delegations.of_client(CLIENT), [Ino(5), Ino(9)]);
         assert_eq!(delegations.inodes(), [5, 7, 9].map(Ino));
         assert_eq!(delegations.find(Ino(7)).map(|it| it.client), Some(ClientId(2)));
-        delegations.set_end(Ino(7), StreamPos(4));
+        delegations.set_state(Ino(7), State::Ending { at: StreamPos(4), continues: false });
         assert_eq!(delegations.inodes(), [5, 9].map(Ino));
         assert!(delegations.promised() > 0 && delegations.find(Ino(7)).is_some());
+    }
+    #[test]
+    fn a_tree_covers_its_members_until_it_is_removed() {
+        let mut delegations = Delegations::default();
+        delegations.insert(INO, CLIENT, (1, 100), true);
+        for member in [8, 9] {
+            delegations.add_member(INO, Ino(member));
+        }
+        delegations.insert(Ino(9), CLIENT, (1, 100), false);
+        assert_eq!(delegations.covering(Ino(9)), [Some(Ino(9)), Some(INO)]);
+        assert_eq!(
+            [INO, Ino(8), Ino(10)].map(|dir| delegations.tree_of(dir)),
+            [Some(INO), Some(INO), None]
+        );
+        delegations.insert(INO, CLIENT, (1, 100), true);
+        assert_eq!(delegations.count_members(INO), 2, "a new lease keeps the members");
+        delegations.remove_member(Ino(8));
+        assert!(!delegations.covers(Ino(8)) && delegations.covers(Ino(9)));
+        assert!(delegations.remove(INO).is_some());
+        assert_eq!(delegations.covering(Ino(9)), [Some(Ino(9)), None]);
+        assert_eq!(delegations.promised(), 100.max(blocks_of_pages(1)));
+    }
+
+    #[test]
+    fn changes_in_a_row_by_one_client_are_counted() {
+        let mut delegations = Delegations::default();
+        let other = ClientId(2);
+        let changes = [CLIENT, CLIENT, other, CLIENT, CLIENT, CLIENT];
+        let counts = changes.map(|client| delegations.note_change(INO, client));
+        assert_eq!(counts, [1, 2, 1, 1, 2, 3]);
     }
 }

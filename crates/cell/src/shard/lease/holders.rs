@@ -34,6 +34,10 @@ impl Holders {
         self.by_object.contains_key(key)
     }
 
+    pub(super) fn keys(&self) -> impl Iterator<Item = &LeaseKey> {
+        self.by_object.keys()
+    }
+
     pub(super) fn clients_of(&self, key: &LeaseKey) -> &[ClientId] {
         self.by_object.get(key).map_or(&[], |holders| holders)
     }

@@ -49,7 +49,7 @@ impl SharedMemory {
             payload_len: record.payload_len,
             capabilities,
         };
-        Ok(Record { header, time: record.time, request, end })
+        Ok(Record { header, time: record.time, new: record.new, request, end })
     }
 
     /// The stream is executed up to this place. A culprit that is not behind it is no longer one:
@@ -170,7 +170,7 @@ mod tests {
         fn publish(&mut self, body: &[u8], payload: &[u8]) -> StreamPos {
             let (body_len, payload_len) = (body.len() as u32, payload.len() as u32);
             let time = Timestamp(5);
-            let header = RecordHeader { time, uid: 11, gid: 12, body_len, payload_len };
+            let header = RecordHeader { time, uid: 11, gid: 12, body_len, payload_len, new: None };
             let ring = self.writer.shape().lanes().stream();
             let room = find_room(self.end, self.end, header.record_len(), ring);
             let (at, _) = room.expect("room");

@@ -28,7 +28,7 @@ fn record_len(n: u64, len: usize) -> usize {
     let mut body = Vec::new();
     write(n).encode_body(Capabilities::default(), &mut body);
     let (body_len, payload_len) = (body.len() as u32, len as u32);
-    RecordHeader { time: TIME, uid: 0, gid: 0, body_len, payload_len }.record_len()
+    RecordHeader { time: TIME, uid: 0, gid: 0, body_len, payload_len, new: None }.record_len()
 }
 
 /// The cell executes the next record, which must be this one.
