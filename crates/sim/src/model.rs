@@ -220,6 +220,7 @@ impl State {
             }
             Request::GetRemoved { dir } => step.get_removed(self, *dir),
             Request::Null
+            | Request::Extend { .. }
             | Request::Sync
             | Request::StatFs
             | Request::Cancel { .. }
@@ -498,6 +499,7 @@ pub fn is_observer(operation: &Operation) -> bool {
         (Action::Request(request), Ok(_)) => matches!(
             request,
             Request::Null
+                | Request::Extend { .. }
                 | Request::Sync
                 | Request::StatFs
                 | Request::Cancel { .. }

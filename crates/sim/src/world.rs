@@ -7,8 +7,9 @@
 //! * [`World`]: all of them, with their fleet.
 //! * `record`: the history. `observe`: what a request and its answer tell. `writeback`: pages that
 //!   kernels write back.
-//! * `call`: a call in a slot. `copies`: calls that need no request. `begin`: the next call.
-//! * `posts`: changes that need not be waited for.
+//! * `posts`: changes that need not be waited for. `call`: a call in a slot. `posted`: what was
+//!   posted is checked. `copies`: calls that need no request.
+//! * `draws`: calls that may be posted. `begin`: the next call.
 //! * `recall`: recalls, and the death of a front. `reply`: an answer arrives. `admission`: clients
 //!   connect and disconnect.
 //! * `surroundings`: events of the fleet. `life`: a run from its beginning to its end.
@@ -22,6 +23,7 @@ mod claims;
 mod client;
 mod copies;
 mod damage;
+mod draws;
 mod event;
 mod front;
 mod kept;
@@ -30,6 +32,7 @@ mod life;
 mod names;
 mod observe;
 mod paths;
+mod posted;
 mod posting;
 mod posts;
 mod program;
@@ -54,7 +57,7 @@ use client::{Client, Slot, SlotState};
 use event::{At, Own};
 use front::Front;
 pub use life::{Options, STEPS_DEFAULT, run, run_many};
-use posting::Posts;
+use posting::{Member, Posts};
 use program::Known;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +76,7 @@ struct World {
     fleet: Fleet<Own>,
     clients: Vec<Client>,
     known: Known,
+    members: Vec<Member>,
     history: History,
     phase: Phase,
     admitted: bool,

@@ -329,3 +329,28 @@ fn a_time_of_a_record_that_cannot_be_true_is_found() {
 fn blocks_set_aside_for_a_delegation_that_has_ended_are_found() {
     is_found(Plant::KeepCredit);
 }
+
+#[test]
+fn a_number_that_two_records_use_is_found() {
+    is_found(Plant::UseNumberTwice);
+}
+
+#[test]
+fn numbers_that_a_log_does_not_name_are_found() {
+    is_found(Plant::ForgetNumbers);
+}
+
+#[test]
+fn copies_of_names_beside_a_delegated_directory_are_found() {
+    is_found(Plant::KeepNames);
+}
+
+#[test]
+fn a_successor_that_serves_before_records_are_executed_is_found() {
+    is_found_from(3_000, Plant::ServeBeforeInherited);
+}
+
+#[test]
+fn a_record_that_is_executed_without_a_delegation_is_found() {
+    is_found(Plant::ExecuteUncovered);
+}

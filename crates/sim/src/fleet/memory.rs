@@ -155,7 +155,10 @@ impl<W: Surroundings> Memory for SharedMemory<'_, W> {
         self.must_know(client);
         let (cell, outcome) = (self.cell, StreamOutcome { executed, errno, value });
         let fleet = self.world.fleet_mut();
-        fleet.lanes.streams.store((cell, client), outcome);
+        if !fleet.lanes.streams.store((cell, client), outcome) {
+            let rule = format!("{client} went on after a record that {cell} refuses: {errno:?}");
+            fleet.sim.fail(rule);
+        }
         fleet.sim.count(match errno {
             None => "a record executed",
             Some(Errno::EAGAIN) => "a record skipped",

@@ -51,6 +51,10 @@ struct Stream {
     outcome: StreamOutcome,
     /// The payload of the record that was read last.
     payload: Rc<[u8]>,
+    /// The ends of records whose clients have found the lease valid afterwards.
+    promised: HashSet<StreamPos, Fixed>,
+    /// The ends of records that were not executed.
+    failed: HashSet<StreamPos, Fixed>,
 }
 
 /// The streams of all clients.
@@ -82,6 +86,11 @@ impl Streams {
         self.by_place.get(&place).map_or(StreamPos::default(), |stream| stream.end)
     }
 
+    /// Whether the cell has not executed all records yet.
+    pub(crate) fn is_behind(&self, place: (CellId, ClientId)) -> bool {
+        self.outcome(place).executed != self.end(place)
+    }
+
     pub(crate) fn outcome(&self, place: (CellId, ClientId)) -> StreamOutcome {
         self.by_place.get(&place).map_or(StreamOutcome::default(), |stream| stream.outcome)
     }
@@ -104,7 +113,8 @@ impl Streams {
             capabilities: posted.capabilities,
             ..RequestHeader::default()
         };
-        Ok(Record { header, time: posted.header.time, request: posted.request.clone(), end })
+        let (time, new) = (posted.header.time, posted.header.new);
+        Ok(Record { header, time, new, request: posted.request.clone(), end })
     }
 
     /// The payload of the record that was read last, if the slot is that of a stream.
@@ -113,10 +123,24 @@ impl Streams {
         is_stream.then(|| self.by_place.get(&(cell, from.client)))?.map(|it| it.payload.clone())
     }
 
-    pub(crate) fn store(&mut self, place: (CellId, ClientId), outcome: StreamOutcome) {
+    /// The client goes on without waiting for the record that ends there. Returns whether the
+    /// record may still succeed, or has.
+    pub(crate) fn promise(&mut self, place: (CellId, ClientId), end: StreamPos) -> bool {
         let stream = self.by_place.entry(place).or_default();
+        stream.promised.insert(end);
+        !stream.failed.contains(&end)
+    }
+
+    /// Stores an outcome. Returns whether its client does not need it, or it is a success.
+    pub(crate) fn store(&mut self, place: (CellId, ClientId), outcome: StreamOutcome) -> bool {
+        let stream = self.by_place.entry(place).or_default();
+        let StreamOutcome { executed, errno, .. } = outcome;
         stream.outcome = outcome;
-        stream.records.retain(|(at, _)| !at.is_before(outcome.executed));
+        if errno.is_some() {
+            stream.failed.insert(executed);
+        }
+        stream.records.retain(|(at, _)| !at.is_before(executed));
+        errno.is_none() || !stream.promised.contains(&executed)
     }
 
     pub(crate) fn watch(&mut self, place: (CellId, ClientId), is_watched: bool) {

@@ -9,9 +9,10 @@ use super::call::{start_call, step_call, write_back};
 use super::claims::{forge, is_reached};
 use super::client::{Client, Slot, SlotState, Whole};
 use super::copies::{begin_with_kept, claim_another};
+use super::draws::{draw_change, learn_members, request_alone};
 use super::event::{At, Own};
 use super::kept::request_keeping;
-use super::posts::{check_posted, draw_change, request_alone, try_post};
+use super::posted::check_posted;
 use super::program::Draw;
 use super::record::{action_of, record_whole};
 use super::writeback::{must_write_back, store_in_mapping};
@@ -57,11 +58,11 @@ fn begin_call(world: &mut World, at: At) {
     let (mut op, forged) = add_capabilities(world, at, op);
     if let Op::Ino(request, _) = &mut op {
         request_keeping(request, &world.swarm);
-        request_alone(world, at, request);
         if let Some(front) = &world.clients[at.client].front {
             front.kernel.mark(request);
         }
     }
+    request_alone(world, at, &mut op);
     let (invoked, from) = (world.fleet.sim.place(), world.fleet.sim.wall());
     if let Some((answer, payload)) = ask_kernel(world, at, &op) {
         let whole = Whole::new(op, invoked, from, forged);
@@ -72,9 +73,7 @@ fn begin_call(world: &mut World, at: At) {
         return world.think(at);
     }
     let whole = Whole::new(op, invoked, from, forged);
-    let left = begin_with_kept(world, at, whole, bytes);
-    if let Some((whole, bytes)) = left.and_then(|(whole, bytes)| try_post(world, at, whole, bytes))
-    {
+    if let Some((whole, bytes)) = begin_with_kept(world, at, whole, bytes) {
         start_call(world, at, whole.op.clone(), whole, bytes);
     }
 }
@@ -172,6 +171,7 @@ fn choose_call(world: &mut World, at: At) -> Option<(Op, Vec<u8>)> {
     if let Some(op) = wanted_again(world, at.client).or_else(|| claim_another(world)) {
         return Some((op, Vec::new()));
     }
+    learn_members(world);
     if let Some(drawn) = draw_change(world, at) {
         return Some(drawn);
     }

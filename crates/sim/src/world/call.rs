@@ -2,10 +2,10 @@
 
 use std::rc::Rc;
 
-use warren_base::Ino;
 use warren_base::limits::BLOCK_SIZE;
+use warren_base::{CellId, Ino};
 use warren_client::{Call, Op, PathOp, Send, Step};
-use warren_proto::{Answer, Answered, Position, Reply, Request};
+use warren_proto::{Answer, Answered, Capabilities, Position, Reply, Request, RequestHeader};
 
 use super::World;
 use super::claims::is_reached;
@@ -14,12 +14,15 @@ use super::event::At;
 use super::front::Front;
 use super::observe::{drop_blocked, note_asked};
 use super::paths::Stepped;
+use super::posts::try_post;
 use super::record::{action_of, record_whole};
 use super::writeback::{go_on_deferred, next_write_back};
 use crate::history::{Action, NEVER, Operation, Outcome};
 
 /// Upper limit of entries with long names in one page of a listing.
 const PAGE_MAX: usize = 30;
+/// Bytes of a page of a delegated directory: so few that there are several.
+const PAGE_BYTES_MAX: u64 = 300;
 /// Time between two loads of a client, in nanoseconds.
 const STEP_NANOS: u64 = 200;
 
@@ -48,7 +51,11 @@ pub(super) fn step_call(world: &mut World, at: At, input: Option<Answered>) {
         None => {}
     }
     match call.step(&mut client.cache, &client.map, &words, input) {
-        Step::Send(send) => send_request(world, at, send),
+        Step::Send(send) => {
+            if let Some(send) = try_post(world, at, send) {
+                send_after_records(world, at, send);
+            }
+        }
         Step::Yield => {
             slot.state = SlotState::Stepping;
             world.plan_step(at, STEP_NANOS);
@@ -64,6 +71,22 @@ pub(super) fn step_call(world: &mut World, at: At, input: Option<Answered>) {
             finish_call(world, at, answered.answer);
         }
     }
+}
+
+/// Sends the request when the cell of the other inode that it names has executed what was posted to
+/// it: a record may make this inode.
+fn send_after_records(world: &mut World, at: At, send: Send) {
+    let client = &world.clients[at.client];
+    let other = send.request.other_inode().filter(|_| client.front.is_none());
+    let owner = other.and_then(|ino| client.map.owner(ino.shard()));
+    let is_behind = |cell: &CellId| {
+        *cell != send.cell && world.fleet.lanes.streams.is_behind((*cell, client.id))
+    };
+    let Some(cell) = owner.filter(is_behind) else { return send_request(world, at, send) };
+    world.fleet.sim.count("a request that waits for records at another cell");
+    world.slot(at).after_records = Some(send);
+    let header = RequestHeader::default();
+    send_request(world, at, Send { cell, header, request: Request::Null });
 }
 
 pub(super) fn send_request(world: &mut World, at: At, mut send: Send) {
@@ -121,6 +144,9 @@ pub(super) fn send_request(world: &mut World, at: At, mut send: Send) {
     slot.last_sent = client.front.is_some().then(|| send.clone());
     let mut header = send.header;
     header.seq = slot.seq;
+    if client.front.is_none() {
+        client.cache.begin(&send.request);
+    }
     if !is_again {
         note_asked(world, at, &send.request);
     }
@@ -139,7 +165,11 @@ pub(super) fn repeat_refused(world: &mut World, at: At) {
 
 fn finish_call(world: &mut World, at: At, answer: Answer) {
     let whole = world.slot(at).whole.take().expect("in a call");
-    world.slot(at).call = None;
+    let call = world.slot(at).call.take();
+    let changed = match &whole.op {
+        Op::Ino(Request::ReadDir { dir, .. }, _) => answer.is_ok().then_some(*dir),
+        _ => call.and_then(|call| call.changed_directory()).map(|dir| dir.ino),
+    };
     let copied = matches!(whole.op, Op::Ino(Request::Lookup { .. } | Request::GetAttr { .. }, _));
     // The request that a cell refused is in the history by itself.
     let refused = whole.forged && whole.asked;
@@ -157,6 +187,7 @@ fn finish_call(world: &mut World, at: At, answer: Answer) {
         record_whole(world, at, &whole, action, Outcome::of(answer.clone()));
     }
     check_listing(world, &whole, &answer);
+    list_delegated(world, at, changed);
     if at.slot >= world.clients[at.client].programs {
         world.slot(at).state = SlotState::Finished;
         return wrote_back(world, at.client, &whole.op, &answer);
@@ -165,6 +196,21 @@ fn finish_call(world: &mut World, at: At, answer: Answer) {
         audit.note_answer(&whole.op, &answer);
     }
     world.think(at);
+}
+
+/// A directory was delegated to the client, which lists it next if it does not know all names.
+fn list_delegated(world: &mut World, at: At, dir: Option<Ino>) {
+    let client = &mut world.clients[at.client];
+    let next = dir.and_then(|dir| Some((dir, client.cache.next_page(dir)?)));
+    let slot = &mut client.slots[at.slot];
+    if let Some((dir, cookie)) = next
+        && slot.deferred.is_none()
+    {
+        let bytes_max = 1 + world.fleet.sim.rng.below(PAGE_BYTES_MAX) as u32;
+        let list = Request::ReadDir { dir, cookie, bytes_max, leased: false };
+        slot.deferred = Some((Op::Ino(list, Capabilities::default()), Vec::new()));
+        world.fleet.sim.count("a delegated directory listed");
+    }
 }
 
 /// A listing must consist of exactly its pages and contain no name twice.

@@ -82,6 +82,8 @@ pub(super) struct Slot {
     /// The last request of a front, and whether it is to be sent again.
     pub last_sent: Option<Send>,
     pub asks_again: bool,
+    /// The request that is sent when records at another cell are executed.
+    pub after_records: Option<Send>,
     /// A change that is published and not checked.
     pub posting: Option<Posting>,
     pub seq: u32,
@@ -101,6 +103,7 @@ impl Slot {
             deferred: None,
             last_sent: None,
             asks_again: false,
+            after_records: None,
             posting: None,
             seq: 0,
         }

@@ -153,6 +153,7 @@ fn draw_world(options: Options, verbose: bool) -> World {
         fleet,
         clients: Vec::new(),
         known: Known::default(),
+        members: Vec::new(),
         history: History::default(),
         phase: Phase::Safety,
         admitted: false,

@@ -2,16 +2,20 @@
 
 use warren_base::{CellId, Errno, Ino};
 use warren_client::Op;
-use warren_proto::{Answer, Capabilities, CreateFlags, Handle, LeasedAttrs, Reply, Request};
+use warren_proto::stream::StreamPos;
+use warren_proto::{Answer, Capabilities, CreateFlags, Entry, Handle, LeasedAttrs, Reply, Request};
 
 use super::World;
 use super::client::Whole;
 use super::damage::is_gone;
 use super::event::{At, Own};
 use super::kept::keeps;
+use super::posting::Member;
 use super::record::record_whole;
 use crate::history::{Action, Outcome};
 
+/// Inodes in directories in which clients work that are remembered.
+const MEMBERS_MAX: usize = 100;
 /// Bytes of a page of names: so few that many directories take several.
 const PAGE_BYTES_MAX: u64 = 300;
 
@@ -147,14 +151,24 @@ pub(super) fn keep_changed(
     }
 }
 
-/// Updates what the client and the harness know from an answer.
-pub(super) fn note_reply(world: &mut World, at: At, request: &Request, answer: &Answer) {
+/// Updates what the client and the harness know from an answer. `record`: the request was posted,
+/// and its record ends there.
+pub(super) fn note_reply(
+    world: &mut World,
+    at: At,
+    (request, record): (&Request, Option<(CellId, StreamPos)>),
+    answer: &Answer,
+) {
     match answer {
         Ok(reply) => {
             world.slot(at).holdings.note(request, reply);
-            world.known.note(request);
+            let is_made =
+                |ino: Ino| world.members.iter().all(|it| it.ino != ino || it.record.is_none());
+            if [request.inode(), request.other_inode()].into_iter().flatten().all(is_made) {
+                world.known.note(request);
+            }
             if let Reply::Created { entry, .. } | Reply::Entry(entry) = reply {
-                world.known.add(entry.ino, entry.kind);
+                note_made(world, at, (request, record), entry);
             }
             if let Reply::Neighbours(found) = reply {
                 world.fleet.sim.count("a name looked up with its neighbours");
@@ -163,6 +177,31 @@ pub(super) fn note_reply(world: &mut World, at: At, request: &Request, answer: &
             count_success(world, request);
         }
         Err(errno) => note_error(world, at, request, *errno),
+    }
+}
+
+/// An inode was made or found. In most runs, only calls on names in directories in which clients
+/// work know what lies there.
+fn note_made(
+    world: &mut World,
+    at: At,
+    (request, record): (&Request, Option<(CellId, StreamPos)>),
+    &Entry { ino, kind, .. }: &Entry,
+) {
+    let members = &mut world.members;
+    let is_of_member = request.inode().is_some_and(|dir| members.iter().any(|it| it.ino == dir));
+    let is_root = matches!(request, Request::Create { name, .. } if name.as_bytes()[0] == b'd');
+    if members.iter().any(|it| it.ino == ino) {
+        return;
+    }
+    if is_root || is_of_member || record.is_some() {
+        let client = world.clients[at.client].id;
+        members.push(Member { client, ino, kind, record });
+        if members.len() > MEMBERS_MAX {
+            members.remove(0);
+        }
+    } else {
+        world.known.add(ino, kind);
     }
 }
 
@@ -196,6 +235,7 @@ fn note_error(world: &mut World, at: At, request: &Request, errno: Errno) {
             && world.fleet.sim.rng.chance(3, 4)
         {
             world.known.forget(gone);
+            world.members.retain(|it| it.ino != gone);
         }
     }
 }

@@ -3,7 +3,8 @@
 use warren_base::CellId;
 use warren_cell::SlotRef;
 use warren_client::Send;
-use warren_proto::{Answered, Reply};
+use warren_proto::stream::Delegated;
+use warren_proto::{Answered, Reply, Request};
 
 use super::World;
 use super::answers::{check_answer, may_have_locked, payload_of};
@@ -12,7 +13,7 @@ use super::claims::is_rightly_granted;
 use super::client::Asked;
 use super::event::At;
 use super::observe::{keep_changed, note_answered, note_reply};
-use super::posts::posting_answered;
+use super::posted::posting_answered;
 use super::recall::recalled;
 use crate::fleet::Happening;
 use crate::history::{Action, Excuses, Operation, Outcome};
@@ -57,8 +58,8 @@ pub(super) fn client_answered(
     let Asked { request, mut operation, is_cancelled, again, .. } = asked;
     let again = again.filter(|_| !world.clients[client].is_gone);
     world.last_return = world.fleet.sim.now;
-    if delegated.is_some() {
-        world.fleet.sim.count("a file delegated");
+    if let Some(delegated) = &delegated {
+        world.fleet.sim.count(name_of(delegated));
     }
     let payload = payload_of(&mut world.fleet, from, (to, seq), &answer);
     if again.is_none() {
@@ -82,21 +83,43 @@ pub(super) fn client_answered(
         operation.excuses.set(Excuses::CANCELLED, is_cancelled);
         match &operation.action {
             Action::Forged(_) => world.fleet.sim.count("a forged capability"),
-            _ => note_reply(world, at, &request, &answer),
+            _ => note_reply(world, at, (&request, None), &answer),
         }
         operation.outcome = Some(Outcome { answer: answer.clone(), payload: payload.into() });
         note_refused(world, at, &mut operation);
         world.history.operations.push(operation);
     }
-    go_on(world, (at, from), again, Answered { answer, granted, changed, delegated });
+    let answered = Answered { answer, granted, changed, delegated };
+    go_on(world, (at, from), again, (&request, answered));
+}
+
+const fn name_of(delegated: &Delegated) -> &'static str {
+    match &delegated.tree {
+        None => "a file delegated",
+        Some(tree) if tree.continues => "a directory that stays delegated",
+        Some(_) => "a directory delegated",
+    }
 }
 
 /// The slot goes on with this answer of the cell.
-fn go_on(world: &mut World, (at, from): (At, CellId), again: Option<Send>, answered: Answered) {
+fn go_on(
+    world: &mut World,
+    (at, from): (At, CellId),
+    again: Option<Send>,
+    (request, answered): (&Request, Answered),
+) {
+    let client = &mut world.clients[at.client];
+    if client.front.is_none() {
+        client.cache.end(request, &answered);
+    }
     if let Some(send) = again {
         ask_again(world, at, send);
     } else if world.slot(at).posting.is_some() {
         posting_answered(world, at, from);
+    } else if let Some(send) = world.slot(at).after_records.take() {
+        if !world.clients[at.client].is_gone {
+            send_request(world, at, send);
+        }
     } else if !world.clients[at.client].is_gone {
         step_call(world, at, Some(answered));
     }
