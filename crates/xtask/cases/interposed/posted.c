@@ -17,6 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "counted.h"
+
 #define ROUNDS 60
 #define RECORD 16
 #define RECORDS_MAX 4000
@@ -30,14 +32,6 @@
 static const char *root;
 static volatile long *written;
 static char data[RECORDS_MAX * RECORD + RECORD];
-
-static void must(int right, const char *what)
-{
-    if (!right) {
-        printf("cannot %s: %s\n", what, strerror(errno));
-        exit(2);
-    }
-}
 
 static char *path_of(long file)
 {
@@ -59,20 +53,6 @@ static void warm(void)
     struct stat found;
     for (int at = 0; at < WARM; at++)
         must(stat(at % 2 ? root : path_of(-1), &found) == 0 || errno == ENOENT, "stat");
-}
-
-/* Of all cells, since the fleet was started. */
-static long requests(void)
-{
-    char command[1024], *at, text[65536] = "";
-    snprintf(command, sizeof command, "'%s' status --json", getenv("WARREN"));
-    FILE *status = popen(command, "r");
-    must(status != 0, "ask for the counts");
-    must(fread(text, 1, sizeof text - 1, status) > 0 && pclose(status) == 0, "read the counts");
-    long sum = 0;
-    for (at = text; (at = strstr(at, "\"requests\":")) != 0; at++)
-        sum += strtol(at + strlen("\"requests\":"), 0, 10);
-    return sum;
 }
 
 static void append(int fd, long from, long count)

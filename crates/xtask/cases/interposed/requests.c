@@ -13,20 +13,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "counted.h"
+
 #define DIRECTORIES 5
 #define FILES 300
 /* Names of a directory come together. Some files are opened by the kernel, to see what that costs. */
 #define REQUESTS_MAX (FILES * 5 / 4 + 50)
 
 static const char *root;
-
-static void must(int right, const char *what)
-{
-    if (!right) {
-        printf("cannot %s: %s\n", what, strerror(errno));
-        exit(2);
-    }
-}
 
 static char *path_of(int directory, int file)
 {
@@ -54,20 +48,6 @@ static void prepare(void)
             must(futimens(fd, times) == 0 && close(fd) == 0, "set times");
         }
     }
-}
-
-/* Of all cells, since the fleet was started. */
-static long requests(void)
-{
-    char command[1024], *at, text[65536] = "";
-    snprintf(command, sizeof command, "'%s' status --json", getenv("WARREN"));
-    FILE *status = popen(command, "r");
-    must(status != 0, "ask for the counts");
-    must(fread(text, 1, sizeof text - 1, status) > 0 && pclose(status) == 0, "read the counts");
-    long sum = 0;
-    for (at = text; (at = strstr(at, "\"requests\":")) != 0; at++)
-        sum += strtol(at + strlen("\"requests\":"), 0, 10);
-    return sum;
 }
 
 static void read_all(int directory)

@@ -190,8 +190,9 @@ fn of_names(rng: &mut Rng, known: &Known, dir: Ino) -> Request {
 }
 
 fn of_inodes(rng: &mut Rng, known: &Known, ino: Ino) -> Request {
-    match rng.below(10) {
+    match rng.below(11) {
         0 => Request::GetAttr { ino },
+        10 => Request::Extend { dir: ino },
         7 => Request::GetRemoved { dir: ino },
         1 => Request::ReadLink { ino },
         2 => Request::GetXattr { ino, name: xattr_name(rng) },
@@ -297,6 +298,6 @@ mod tests {
             }
         }
         assert!(illegal > 1_000);
-        assert_eq!(kinds.len(), 34, "every request there is");
+        assert_eq!(kinds.len(), 35, "every request there is");
     }
 }

@@ -9,7 +9,8 @@
 //! `changes.c` and `written.c` make the same calls by chance on twins, of which one is the
 //! kernel's. `databases.c` does the same with calls of databases, and asks another process which
 //! files are locked. `watched.c` does the same while another process watches both twins.
-//! `requests.c` counts, and `posted.c` counts those of appends, which are posted. `adopted.c`
+//! `requests.c` counts, and `posted.c` and `named.c` count those of appends and of names, which are
+//! posted. `adopted.c`
 //! opens files before it is known to the fleet, and `vforked.c` has files open while it makes
 //! children. `records.c`, `storms.c` and `unusual.c` are of what programs do to each other, to
 //! themselves, and with files of other kinds, and `beside.c` of what they do to programs that the
@@ -45,6 +46,7 @@ const CASES: &[(&str, Case)] = &[
     ("databases_served", databases_served),
     ("files_watched", files_watched),
     ("changes_posted", changes_posted),
+    ("names_posted", names_posted),
     ("records_read", records_read),
     ("storms_survived", storms_survived),
     ("unusual_uses", unusual_uses),
@@ -107,7 +109,8 @@ const WATCHED_SERVED_MIN: u64 = 120_000;
 const WATCHED_PASSED_MAX: u64 = 600;
 /// The fewest served calls of `beside.c`: to make it known to the fleet, and changes of names.
 const BESIDE_SERVED_MIN: u64 = 12_000;
-/// The fewest served calls of `posted.c`: those that make it known to the fleet, and appends.
+/// The fewest served calls of `posted.c` and `named.c`: those that make it known to the fleet, and
+/// changes.
 const POSTED_SERVED_MIN: u64 = 20_000;
 /// The fewest served calls of one process of `records.c`: more than make it known to the fleet.
 const RECORDS_SERVED_MIN: u64 = 12_000;
@@ -208,6 +211,17 @@ fn changes_posted(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
         let run =
             Run { program: "posted", user, options: &[], cells, words: &ground.seed.to_string() };
+        let report = run.compare(ground)?;
+        ensure_served(&report, POSTED_SERVED_MIN).with_context(|| format!("{user:?}"))?;
+    }
+    Ok(())
+}
+
+/// Names that the program does not wait for, by programs that are killed.
+fn names_posted(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let run =
+            Run { program: "named", user, options: &[], cells, words: &ground.seed.to_string() };
         let report = run.compare(ground)?;
         ensure_served(&report, POSTED_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }
