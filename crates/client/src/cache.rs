@@ -288,6 +288,11 @@ impl Cache {
         self.delegations.trees.end(request, answered);
     }
 
+    /// The names of the directory cannot be listed.
+    pub fn not_listed(&mut self, dir: Ino) {
+        self.delegations.trees.not_listed(dir);
+    }
+
     /// A page of names was received.
     pub(crate) fn listed(&mut self, at: (Ino, u64), entries: &DirEntries, end: bool) {
         self.delegations.trees.listed(at, entries, end);

@@ -24,11 +24,13 @@ pub(crate) struct Names {
     pub(crate) by_name: HashMap<Box<[u8]>, Leads, FixedState>,
     /// Where the next page of a listing begins, until all names are known.
     pub(crate) unlisted: Option<u64>,
+    /// The client cannot list them.
+    pub(crate) is_hidden: bool,
 }
 
 impl Names {
     pub(crate) fn all_of_none() -> Self {
-        Self { by_name: HashMap::default(), unlisted: None }
+        Self { by_name: HashMap::default(), unlisted: None, is_hidden: false }
     }
 }
 

@@ -218,7 +218,8 @@ impl Trees {
         let is_of_tree =
             |dir: &Ino| *dir == root || nodes.get(dir).is_some_and(|it| it.root == root);
         if self.under_way.iter().any(is_of_tree) {
-            // The reply that comes last brings a lease under which everything is known.
+            // Another request has changed something that is not known here. The cell ends the tree,
+            // because it is not used.
             return self.forget(root);
         }
         if !continues {
@@ -285,7 +286,14 @@ impl Trees {
     /// The page of names that the client should request next, so that it knows all names of a
     /// directory: the directory, and the cookie.
     pub(crate) fn next_page(&self, dir: Ino) -> Option<u64> {
-        self.find(dir)?.0.names.as_ref()?.unlisted
+        self.find(dir)?.0.names.as_ref().filter(|names| !names.is_hidden)?.unlisted
+    }
+
+    /// The names of the directory cannot be listed.
+    pub(crate) fn not_listed(&mut self, dir: Ino) {
+        if let Some(names) = self.nodes.get_mut(&dir).and_then(|node| node.names.as_mut()) {
+            names.is_hidden = true;
+        }
     }
 
     /// A page of the names of a directory was received.

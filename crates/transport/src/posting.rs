@@ -3,8 +3,8 @@
 use warren_base::limits::BODY_MAX;
 use warren_base::{CellId, Errno};
 use warren_client::{Cache, Call, Op};
-use warren_proto::{Answered, Capabilities, Request};
-use warren_shm::wall;
+use warren_proto::{AccessMode, Answer, Answered, Capabilities, Credentials, Request};
+use warren_shm::{StreamOutcome, wall};
 
 use crate::posts::Posts;
 use crate::slot::{Change, Slot};
@@ -14,8 +14,8 @@ const PAGES_MAX: usize = 32;
 const PAGE_BYTES: u32 = BODY_MAX as u32 - 1024;
 
 impl Slot {
-    /// Makes a file-system call as [`Slot::perform`] does, but posts a change of names if that is
-    /// possible.
+    /// Makes a file-system call as [`Slot::perform`] does, but posts a change of names or of
+    /// attributes if that is possible.
     pub fn perform_or_post(
         &mut self,
         call: &mut Call,
@@ -23,10 +23,15 @@ impl Slot {
         posts: &mut Posts,
     ) -> Answered {
         let answered = self.steps(call, cache, |slot, cache, change| {
-            if change.request.changes_names()
-                && let Some(posted) = slot.post_names(cache, posts, &change)
-            {
-                return Ok(Some(posted));
+            let posted = match change.request {
+                request if request.changes_names() => slot.post_names(cache, posts, &change),
+                Request::SetAttr { handle: None, .. } => {
+                    slot.post_attributes(cache, posts, &change)
+                }
+                _ => None,
+            };
+            if posted.is_some() {
+                return Ok(posted);
             }
             slot.await_records(posts, change.cell, change.request)?;
             Ok(None)
@@ -51,7 +56,7 @@ impl Slot {
             let op = Op::Ino(list, Capabilities::of(dir.capability));
             let mut call = Call::new(op, call.caller().clone());
             if self.perform(&mut call, cache).answer.is_err() {
-                return;
+                return cache.not_listed(dir.ino);
             }
         }
     }
@@ -106,17 +111,78 @@ impl Slot {
         if post.answer.is_err() {
             return None;
         }
-        if let Err(errno) = self.call_cell(post.cell, Capabilities::default(), &Request::Null, 0) {
-            // The fleet is lost.
-            return Some(Err(errno).into());
-        }
-        match posts.outcome(post.cell)?.errno {
-            None => {
-                self.last_cell = Some(post.cell);
-                Some(post.answered())
-            }
-            Some(Errno::EAGAIN) => None,
-            Some(errno) => Some(Err(errno).into()),
+        match self.await_outcome(posts, post.cell) {
+            Late::Done(_) => Some(post.answered()),
+            Late::Skipped => None,
+            Late::Failed(errno) => Some(Err(errno).into()),
         }
     }
+
+    /// Posts a change of attributes by path.
+    fn post_attributes(
+        &mut self,
+        cache: &mut Cache,
+        posts: &mut Posts,
+        change: &Change<'_>,
+    ) -> Option<Answered> {
+        let Change { request, capabilities, caller, .. } = *change;
+        let by = (&*caller.credentials, AccessMode::empty());
+        self.post(cache, posts, (request, capabilities), by, (0, |_: &mut [u8]| ()))
+            .map(Answered::from)
+    }
+
+    /// Posts a change of an inode: by these credentials, through a handle of this access if the
+    /// request names one, with so many bytes that a function writes. Returns the reply, which is
+    /// that of the cell if the lease ended meanwhile. `None` if the change must be requested:
+    /// nothing was done.
+    pub fn post(
+        &mut self,
+        cache: &mut Cache,
+        posts: &mut Posts,
+        (request, capabilities): (&Request, Capabilities),
+        (who, access): (&Credentials, AccessMode),
+        (length, fill): (usize, impl FnOnce(&mut [u8])),
+    ) -> Option<Answer> {
+        if !request.inode().is_some_and(|ino| cache.is_delegated(ino)) {
+            return None;
+        }
+        let post = cache.plan_post(request, length, access, (who, wall()), &*self.shared)?;
+        if !posts.publish((post.cell, post.time), (request, capabilities), length, fill) {
+            return None;
+        }
+        cache.note_published(&post);
+        if post.guard.holds(&*self.shared) {
+            return Some(Ok(post.reply));
+        }
+        cache.end_delegation(post.ino());
+        cache.lose(post.guard);
+        match self.await_outcome(posts, post.cell) {
+            Late::Done(value) => Some(Ok(post.late_reply(value))),
+            Late::Skipped => None,
+            Late::Failed(errno) => Some(Err(errno)),
+        }
+    }
+
+    /// Waits until the cell has executed the record that was published last.
+    fn await_outcome(&mut self, posts: &Posts, cell: CellId) -> Late {
+        if let Err(errno) = self.call_cell(cell, Capabilities::default(), &Request::Null, 0) {
+            // The fleet is lost.
+            return Late::Failed(errno);
+        }
+        self.last_cell = Some(cell);
+        match posts.outcome(cell) {
+            Some(StreamOutcome { errno: None, value, .. }) => Late::Done(value),
+            Some(StreamOutcome { errno: Some(Errno::EAGAIN), .. }) | None => Late::Skipped,
+            Some(StreamOutcome { errno: Some(errno), .. }) => Late::Failed(errno),
+        }
+    }
+}
+
+/// The outcome of a record that was published after its lease had ended.
+enum Late {
+    /// It was executed, with this value.
+    Done(u64),
+    /// The request is to be sent.
+    Skipped,
+    Failed(Errno),
 }

@@ -40,6 +40,10 @@ pub enum Operation {
     ReadFile,
     DeleteFile,
     Rename,
+    /// `chmod` by path, of each of the files in turn.
+    Chmod,
+    /// `utimensat` by path.
+    Utimens,
     /// `mkdir` and `rmdir`.
     Mkdir,
     /// The whole listing of [`MANY`] names: `opendir` to `closedir`.
@@ -62,7 +66,7 @@ pub(super) enum Comparison {
 }
 
 impl Operation {
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::Stat,
         Self::StatMany,
         Self::StatMissing,
@@ -81,6 +85,8 @@ impl Operation {
         Self::ReadFile,
         Self::DeleteFile,
         Self::Rename,
+        Self::Chmod,
+        Self::Utimens,
         Self::Mkdir,
         Self::Readdir,
         Self::WriteFsync,
@@ -108,6 +114,8 @@ impl Operation {
             Self::ReadFile => "read-file",
             Self::DeleteFile => "delete-file",
             Self::Rename => "rename",
+            Self::Chmod => "chmod",
+            Self::Utimens => "utimens",
             Self::Mkdir => "mkdir",
             Self::Readdir => "readdir",
             Self::WriteFsync => "write-fsync",
@@ -136,6 +144,8 @@ impl Operation {
             Self::ReadFile => "read 4 KiB file",
             Self::DeleteFile => "delete 4 KiB file",
             Self::Rename => "rename",
+            Self::Chmod => "chmod",
+            Self::Utimens => "utimens",
             Self::Mkdir => "mkdir, rmdir",
             Self::Readdir => "readdir, 1,000 names",
             Self::WriteFsync => "write 16 MiB, fsync",
@@ -218,7 +228,7 @@ mod tests {
             let json = serde_json::to_string(&operation).expect("JSON");
             assert_eq!(json, format!("\"{operation}\""));
         }
-        let refused = "chmod".parse::<Operation>().expect_err("not an operation");
+        let refused = "chown".parse::<Operation>().expect_err("not an operation");
         assert!(refused.contains("stat-many"), "{refused}");
     }
 

@@ -5,7 +5,7 @@
 
 use warren_base::Errno;
 use warren_client::{Call, Op, Path, PathOp};
-use warren_proto::{InodeRef, Request, SetAttr};
+use warren_proto::{Capabilities, InodeRef, Request, SetAttr};
 
 use super::client::{Client, Found, Hot, hot};
 use super::place::Place;
@@ -18,7 +18,10 @@ pub(crate) fn at(client: &mut Client, place: Place<'_>, op: PathOp) -> Found<()>
 /// Sets attributes of an inode that was found.
 pub(crate) fn set(client: &mut Client, node: InodeRef, set: SetAttr) -> Found<()> {
     let Some(slow) = client.slow() else { return Found::Kernel };
-    match slow.ask(node, Request::SetAttr { ino: node.ino, handle: None, set }).answer {
+    let request = Request::SetAttr { ino: node.ino, handle: None, set };
+    let op = Op::Ino(request, Capabilities::of(node.capability));
+    let mut call = Call::new(op, slow.caller.clone());
+    match slow.slot.perform_or_post(&mut call, &mut slow.cache, &mut slow.posts).answer {
         Ok(_) => Found::Is(()),
         Err(errno) => failed(errno, true),
     }

@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 const MODE: libc::mode_t = 0o644;
 const DIRECTORY_MODE: libc::mode_t = 0o755;
+const OWNER_MODE: libc::mode_t = 0o600;
 
 fn check(returned: c_int) -> io::Result<()> {
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -94,6 +95,17 @@ pub(super) fn unlink(path: &CStr) -> io::Result<()> {
 pub(super) fn rename(from: &CStr, to: &CStr) -> io::Result<()> {
     // SAFETY: the paths end with a zero, and rename keeps no pointer to them.
     check(unsafe { libc::rename(from.as_ptr(), to.as_ptr()) })
+}
+
+pub(super) fn chmod(path: &CStr) -> io::Result<()> {
+    // SAFETY: the path ends with a zero, and chmod keeps no pointer to it.
+    check(unsafe { libc::chmod(path.as_ptr(), OWNER_MODE) })
+}
+
+/// Sets both times of a file to now.
+pub(super) fn utimens(path: &CStr) -> io::Result<()> {
+    // SAFETY: the path ends with a zero, and a null pointer stands for the time of the call.
+    check(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), core::ptr::null(), 0) })
 }
 
 pub(super) fn mkdir(path: &CStr) -> io::Result<()> {

@@ -96,7 +96,9 @@ impl Work {
                 calls::empty(&self.sequential)?;
                 calls::fsync(&self.sequential)
             }
-            Operation::Unlink | Operation::Rename => names.iter().try_for_each(create),
+            Operation::Unlink | Operation::Rename | Operation::Chmod | Operation::Utimens => {
+                names.iter().try_for_each(create)
+            }
             Operation::UnlinkShared => self.shared[..calls as usize].iter().try_for_each(create),
             Operation::ReadFile | Operation::DeleteFile => {
                 names.iter().try_for_each(|it| write_file(it, &self.buffer[..IO_BYTES]))
@@ -110,7 +112,11 @@ impl Work {
     pub(super) fn clear(&mut self, operation: Operation, calls: u32) -> io::Result<()> {
         let calls = calls as usize;
         let left = match operation {
-            Operation::Create | Operation::WriteFile | Operation::ReadFile => &self.names[..calls],
+            Operation::Create
+            | Operation::WriteFile
+            | Operation::ReadFile
+            | Operation::Chmod
+            | Operation::Utimens => &self.names[..calls],
             Operation::CreateShared => &self.shared[..calls],
             Operation::Rename => &self.renamed[..calls],
             _ => &[],
@@ -163,6 +169,8 @@ impl Work {
                 .iter()
                 .zip(&self.renamed)
                 .try_for_each(|(from, to)| calls::rename(from, to)),
+            Operation::Chmod => self.names[..count].iter().try_for_each(|it| calls::chmod(it)),
+            Operation::Utimens => self.names[..count].iter().try_for_each(|it| calls::utimens(it)),
             Operation::Mkdir => self.names[..count].iter().try_for_each(|it| {
                 calls::mkdir(it)?;
                 calls::rmdir(it)
