@@ -527,3 +527,6 @@ impl View for Look<'_> {
         Err(Stop::Unknown)
     }
 }
+
+#[cfg(test)]
+mod tests;
