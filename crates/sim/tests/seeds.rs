@@ -341,11 +341,6 @@ fn numbers_that_a_log_does_not_name_are_found() {
 }
 
 #[test]
-fn copies_of_names_beside_a_delegated_directory_are_found() {
-    is_found(Plant::KeepNames);
-}
-
-#[test]
 fn a_successor_that_serves_before_records_are_executed_is_found() {
     is_found_from(3_000, Plant::ServeBeforeInherited);
 }

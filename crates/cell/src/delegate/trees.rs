@@ -82,6 +82,9 @@ pub(super) fn delegate_tree(
         return None;
     }
     let delegated = grant(shard, (dir, dir), Before::None, client, turn);
+    if delegated.is_some() {
+        shard.leases.delegations.forget_changes(dir);
+    }
     add_made(shard, (dir, dir), made, delegated)
 }
 

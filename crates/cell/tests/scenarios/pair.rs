@@ -22,7 +22,7 @@ use warren_base::{
 };
 use warren_cell::{
     Backing, Cell, CellConfig, Clock, Effect, Event, FrameNo, IoId, LogConfig, Memory, PeerBody,
-    PeerMessage, Recovery, SpaceConfig, SpaceReserve,
+    PeerMessage, Planted, Recovery, SpaceConfig, SpaceReserve,
 };
 use warren_disk::{ChunkBounds, LOG_BLOCKS_MIN, LogArea};
 use warren_proto::control::{Order, Report};
@@ -73,6 +73,7 @@ pub(crate) struct Setup {
     pub eager_cleaning: Option<u64>,
     /// Blocks of the log of each cell.
     pub log_blocks: u64,
+    pub plant: Planted,
 }
 
 impl Default for Setup {
@@ -85,6 +86,7 @@ impl Default for Setup {
             reserve,
             eager_cleaning: None,
             log_blocks: LOG_BLOCKS,
+            plant: Planted::NONE,
         }
     }
 }
@@ -239,7 +241,7 @@ impl Pair {
                 may_lose: false,
             },
             generation: durable.generation,
-            plant: warren_cell::Planted::NONE,
+            plant: self.setup.plant,
         }
     }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, Rng, ShardId, Timestamp};
+use warren_cell::Planted;
 use warren_client::{Cache, Call, Caller, Op, Path, PathOp, Send, ShardMap, Step, Words};
 use warren_proto::{
     Answer, Answered, Attr, Capabilities, CreateFlags, Credentials, FileKind, Handle, InodeRef,
@@ -520,4 +521,25 @@ fn a_renamed_file_with_a_delegation_of_its_own_has_a_new_time() {
     assert!(attr.ctime > attr.mtime);
     let Ok(Reply::Attr { attr: own, .. }) = it.ask(Request::GetAttr { ino }) else { panic!() };
     assert_eq!(own, attr);
+}
+
+/// Whether another client may use its copy of an absent name in a directory that was delegated
+/// since.
+fn is_copy_valid(plant: Planted) -> bool {
+    let mut it = Scenario::with(Pair::with(Setup { cells: 1, plant, ..Setup::default() }), 0);
+    let (found, lease) = it.pair.look(it.other, IN_A, "absent");
+    assert!(found.is_none() && it.pair.is_valid(A, it.other, lease));
+    for n in 0..3 {
+        it.make(IN_A, &format!("n{n}"), NewInode::regular(0o644), CreateFlags::EXCLUSIVE);
+        it.list(IN_A);
+    }
+    assert!(it.posted > 0, "the directory is delegated");
+    it.pair.is_valid(A, it.other, lease)
+}
+
+#[test]
+fn copies_of_names_end_when_a_directory_is_delegated() {
+    assert!(!is_copy_valid(Planted::NONE));
+    #[cfg(feature = "plants")]
+    assert!(is_copy_valid(Planted::of(Some(warren_cell::Plant::KeepNames))));
 }

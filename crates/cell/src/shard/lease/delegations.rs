@@ -233,6 +233,11 @@ impl Delegations {
         *count
     }
 
+    /// The changes of names of the directory are counted anew.
+    pub(crate) fn forget_changes(&mut self, dir: Ino) {
+        self.changers.remove(&dir);
+    }
+
     /// A client that has a delegation here, if there is one.
     pub(crate) fn any_client(&self) -> Option<ClientId> {
         self.by_inode.iter().min_by_key(|(ino, _)| **ino).map(|(_, it)| it.client)
