@@ -166,7 +166,6 @@ impl Delegations {
     /// The record of the change is published.
     pub(crate) fn note_published(&mut self, post: &Post) {
         let ino = post.attr.ino;
-        let is_close = post.closes;
         if let Some(root) = post.root {
             self.trees.spend(root, post.cost);
         }
@@ -174,9 +173,9 @@ impl Delegations {
             && let Some(value) = &mut node.value
         {
             (value.attr, node.known) = (post.attr, post.known);
-            node.is_open &= !is_close;
+            node.is_open &= !post.closes;
         }
-        if is_close {
+        if post.closes {
             return self.discard(ino);
         }
         if let Some(delegation) = self.by_inode.get_mut(&post.attr.ino)

@@ -34,6 +34,8 @@ use crate::tree::{Known, Leads, Names, Node, Tree};
 
 /// Inodes of all trees. One more makes the client forget all trees, and it gets others.
 const NODES_MAX: usize = 1 << 15;
+/// Who opens a file so needs what only a reply brings.
+const LEASED: AccessMode = AccessMode::KEEP.union(AccessMode::DATA).union(AccessMode::WATCH);
 
 /// A change of names that may be posted, or would fail.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -332,8 +334,10 @@ impl Trees {
         let cost = request.post_cost(0);
         let dirs = [Some(dir), other].into_iter().flatten();
         let is_here = |dir: Ino| self.nodes.get(&dir).is_some_and(|node| node.root == root);
-        let opens = !matches!(request, Request::Create { access, .. } if access.intersects(AccessMode::KEEP | AccessMode::DATA | AccessMode::WATCH));
-        if !request.is_postable() || cost > tree.credit || !dirs.clone().all(is_here) || !opens {
+        let asks_for_leases =
+            matches!(request, Request::Create { access, .. } if access.intersects(LEASED));
+        let may_post = request.is_postable() && !asks_for_leases && cost <= tree.credit;
+        if !may_post || !dirs.clone().all(is_here) {
             return None;
         }
         // A time that a directory has already is later than a clock that was set back.
