@@ -89,14 +89,13 @@ fn settle_one(
     if state.client == Some(holder) {
         // Another thread of the client must not predict results without a change that is under way.
         return match how {
-            Use::Opens if is_tree => Ok(()),
-            Use::Changes | Use::Opens => end_and_await(shard, covering, true, state, turn),
             Use::Looks => Ok(()),
+            Use::Opens if is_tree => Ok(()),
+            Use::Opens | Use::Changes => end_and_await(shard, covering, true, state, turn),
         };
     }
     // Who opens a file changes its access time with the first read.
-    let is_look = how == Use::Looks;
-    if !is_look || shard.leases.delegations.note_look(covering) > LOOKS_MAX {
+    if how != Use::Looks || shard.leases.delegations.note_look(covering) > LOOKS_MAX {
         shard.leases.delegations.rest(covering, turn.driver.now.monotonic);
         return end_and_await(shard, covering, false, state, turn);
     }

@@ -4,8 +4,8 @@
 //! A client that asks for it ([`AccessMode::SOLE`]) gets one with the reply to a `Create`: of the
 //! directory that it has made, or of one in which it has made two inodes while no other client did.
 //! The delegation brings numbers for the inodes that the client will make. If the client changes
-//! something there with a request in a slot, the cell ends the lease. Its reply brings another lease,
-//! which holds for the members that the client has made before, too.
+//! something there with a request in a slot, the cell ends the lease. Its reply brings another
+//! lease, which holds for the members that the client has made before, too.
 
 use warren_base::{ClientId, Errno, Ino, InodeFlags};
 use warren_proto::stream::{Delegated, DelegatedTree, Numbered, Numbers};
