@@ -85,6 +85,8 @@ impl Key {
     pub const MIN: Self = Self { ino: 0, kind: Kind::Inode, sub: 0 };
     /// The largest key.
     pub const MAX: Self = Self { ino: u64::MAX, kind: Kind::Shared, sub: u64::MAX };
+    /// The largest key of a record of the shard itself.
+    pub(crate) const LAST_OF_SHARD: Self = Self { ino: 0, kind: Kind::Shared, sub: u64::MAX };
     pub(crate) const ENCODED_LEN: usize = 17;
 
     const fn of(ino: Ino, kind: Kind, sub: u64) -> Self {

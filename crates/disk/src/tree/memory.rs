@@ -91,9 +91,11 @@ impl Tree {
     /// Drops clean nodes without resident children that were not used since the last call, until at
     /// most `target` nodes are in memory. What requests need that are waiting for further nodes is
     /// used again and again, so it stays, however much that is. Leaves with records of the shard
-    /// itself (inode 0) stay. Returns the number of dropped nodes.
+    /// itself (inode 0) stay, and the one where such records would be: they are changed without a
+    /// wait. Returns the number of dropped nodes.
     pub fn evict(&mut self, target: usize) -> usize {
         let before = self.nodes.len();
+        let own = self.locate(&Key::LAST_OF_SHARD).ok().flatten().map(|(spot, _)| spot.leaf());
         let slots = self.nodes.nodes.len();
         for _ in 0..slots {
             if self.nodes.len() <= target {
@@ -101,7 +103,7 @@ impl Tree {
             }
             self.hand = (self.hand + 1) % slots;
             let id = NodeId(self.hand as u32);
-            if self.is_evictable(id) {
+            if Some(id) != own && self.is_evictable(id) {
                 self.drop_node(id);
             }
         }

@@ -396,7 +396,8 @@ fn an_absent_node_changes_nothing() {
     }
     bench.write_out();
     bench.evict(0);
-    assert_eq!(bench.tree.resident_nodes(), 0);
+    // The path to where records of the shard itself would be stays.
+    assert_eq!(bench.tree.resident_nodes(), usize::from(bench.tree.height()));
     let key = Key::part(Ino(1000), 0);
     assert!(bench.tree.get(&key).is_err());
     assert!(bench.tree.insert(key, any_value(Kind::Part, 2)).is_err());
@@ -422,6 +423,20 @@ fn leaves_of_the_shard_itself_are_never_evicted() {
     }
     assert_eq!(bench.loads, loads);
     assert!(bench.tree.get(&Key::part(Ino(900), 0)).is_err());
+}
+
+#[test]
+fn the_leaf_where_records_of_the_shard_itself_would_be_is_never_evicted() {
+    let mut bench = Bench::new();
+    for n in 0..1000 {
+        bench.insert(Key::part(Ino(1 + n), 0), any_value(Kind::Part, 1));
+    }
+    bench.insert(Key::chunk(7), Value::Chunk(7));
+    bench.write_out();
+    bench.remove(Key::chunk(7));
+    bench.write_out();
+    bench.evict(0);
+    assert!(bench.tree.insert(Key::chunk(8), Value::Chunk(8)).is_ok());
 }
 
 #[test]
