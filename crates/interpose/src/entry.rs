@@ -24,6 +24,7 @@ use core::mem::{offset_of, size_of};
 
 use crate::call::SystemCall;
 use crate::calls::on_call;
+use crate::deferral::defer;
 use crate::frame::{Frame, Resume};
 use crate::process::{PROCESS, Process};
 use crate::serve::clock::LONG_CYCLES;
@@ -375,5 +376,30 @@ core::arch::global_asm!(
     on_call = sym on_call,
     on_forked = sym on_forked,
     on_child = sym on_child,
+    options(att_syntax)
+);
+
+// Where the kernel enters every handler of the program. Under the lock the signal is deferred, else
+// the program's handler gets the stack as the kernel has made it.
+core::arch::global_asm!(
+    r#"
+    .pushsection .text.warren_on_signal,"ax",@progbits
+    .globl warren_on_signal
+    .hidden warren_on_signal
+    .type warren_on_signal, @function
+    warren_on_signal:
+        .cfi_startproc
+        cmpl $0, {process}+{phase}(%rip)
+        jne {defer}
+        movslq %edi, %rax
+        leaq {process}+{handlers}(%rip), %r11
+        jmpq *(%r11,%rax,8)
+        .cfi_endproc
+    .popsection
+    "#,
+    process = sym PROCESS,
+    phase = const offset_of!(Process, program.deferral.phase),
+    handlers = const offset_of!(Process, program.deferral.handlers),
+    defer = sym defer,
     options(att_syntax)
 );

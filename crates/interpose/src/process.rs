@@ -20,6 +20,7 @@ use core::sync::atomic::AtomicU64;
 
 use crate::abi::PAGE;
 use crate::counts::{CallCounts, Counts};
+use crate::deferral::Deferral;
 use crate::serve::admission::{self, Admitting};
 use crate::serve::files::{adoption, create, parked, passing, pending, pin, placeholder, places};
 use crate::serve::files::{record_locks, score, table, takeover};
@@ -148,6 +149,7 @@ process! {
         // part                         fork                        vfork   exec         thread end
         patching: patch::Patching        [Run(|it| it.stop()),        Shared, Gone,        Run(|_| scan::patch_all()), Kept]
         life: Life                       [Run(|it| it.begin_again()), Shared, Environment, Run(|it| it.threads.set(true)), Kept]
+        deferral: Deferral               [Kept,                       Left,   Gone,        Kept, Kept]
         counts: Counts                   [Run(|it| it.begin_again()), Shared, Gone,        Kept, Kept]
         handlers: signal::Handlers       [Kept,                       Left,   Gone,        Kept, Kept]
         open_region: OpenRegion          [Kept,                       Shared, Gone,        Kept, Kept]

@@ -31,7 +31,7 @@ use crate::counts::{CallCounts, Counts};
 use crate::number::Number;
 use crate::serve::why::{self, Refusal, Why};
 use crate::state::{Life, has_threads, is_counted, is_filtered, process};
-use crate::{exec, image, proc, stub};
+use crate::{exec, image, proc, raw, stub};
 
 /// Enough for each number.
 const TEXT: usize = 16 << 10;
@@ -81,7 +81,7 @@ pub(crate) fn at_exit(call: usize) {
 /// Appends the block of this process.
 pub(crate) fn write(state: &str) {
     // A child of `vfork` has its parent's memory.
-    if !is_counted() || stub::process() != process() {
+    if !is_counted() || raw::process() != process() {
         return;
     }
     let descriptor = Report::here().descriptor.get();

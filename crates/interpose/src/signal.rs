@@ -19,11 +19,12 @@ use crate::abi::{
 };
 use crate::call::SystemCall;
 use crate::frame::{Frame, Next};
-use crate::probe;
+use crate::raw;
 use crate::site::SYSCALL;
 use crate::state::{is_filtered, process};
 use crate::stub;
 use crate::threads::Threads;
+use crate::{deferral, probe};
 
 /// Details of the program's signal handlers that the kernel does not have in its place.
 pub(crate) struct Handlers {
@@ -70,6 +71,7 @@ pub(crate) fn sets_handler_on_stack(call: &SystemCall) -> bool {
 
 fn other(signal: usize, new: Option<SigAction>, old: usize) -> isize {
     let before = Handlers::here().restorers[signal].load(Relaxed);
+    let handler = deferral::handler(signal);
     let had_sigsys = Handlers::here().with_sigsys.load(Relaxed) & bit(signal) != 0;
     let passed = new.map(|new| {
         let mut passed = new;
@@ -77,7 +79,7 @@ fn other(signal: usize, new: Option<SigAction>, old: usize) -> isize {
         if has_plain_restorer(&new) {
             passed.restorer = stub::restorer();
         }
-        passed
+        if has_own_memory() { deferral::wrapped(signal, passed) } else { passed }
     });
     let at = passed.as_ref().map_or(0, |passed| &raw const *passed as usize);
     // SAFETY: the kernel checks `old`, and the new action is the program's, but for what is ours.
@@ -97,7 +99,7 @@ fn other(signal: usize, new: Option<SigAction>, old: usize) -> isize {
         let old = old as *mut SigAction;
         // SAFETY: the kernel has just written there.
         unsafe {
-            let mut seen = old.read_unaligned();
+            let mut seen = deferral::unwrapped(old.read_unaligned(), handler);
             if seen.restorer == stub::restorer() && before != 0 {
                 seen.restorer = before;
             }
@@ -113,12 +115,12 @@ fn other(signal: usize, new: Option<SigAction>, old: usize) -> isize {
 /// Whether this is the process whose actions are remembered, and not a child that shares its
 /// memory.
 fn has_own_memory() -> bool {
-    is_filtered() || stub::process() == process()
+    is_filtered() || raw::process() == process()
 }
 
 /// The thread, if it may be asked for: a filter may forbid it.
 fn known_thread() -> Option<usize> {
-    (!is_filtered()).then(stub::thread)
+    (!is_filtered()).then(raw::thread)
 }
 
 fn bit(signal: usize) -> u64 {
@@ -149,6 +151,9 @@ fn own_action(new: Option<SigAction>, old: usize) -> isize {
         unsafe { (old as *mut SigAction).write_unaligned(seen) };
     }
     if let Some(new) = new.filter(|_| has_own_memory()) {
+        if !matches!(new.handler, SIG_DFL | SIG_IGN) {
+            deferral::note_other();
+        }
         set_sigsys_action(&new);
     }
     0
@@ -216,7 +221,7 @@ pub(crate) fn mask(frame: &mut Frame) -> Next {
 /// Sends SIGSYS to a thread of this process.
 fn send_to(thread: usize) {
     // SAFETY: what the program has asked for.
-    unsafe { stub::call(nr::TGKILL, [stub::process(), thread, SIGSYS]) };
+    unsafe { stub::call(nr::TGKILL, [raw::process(), thread, SIGSYS]) };
 }
 
 /// A call whose argument `at` is a mask for its duration, followed by the size of the mask.
@@ -302,6 +307,6 @@ fn die(at: Option<&mut usize>) {
     unsafe { stub::call(nr::RT_SIGACTION, [SIGSYS, address, 0, SET_SIZE]) };
     match at {
         Some(at) => *at -= SYSCALL.len(),
-        None => send_to(stub::thread()),
+        None => send_to(raw::thread()),
     }
 }

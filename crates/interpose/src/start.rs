@@ -7,7 +7,7 @@ use crate::dispatch::{self, Stack};
 use crate::program::Environment;
 use crate::serve::survey::Candidates;
 use crate::state::{Life, set_process};
-use crate::{exec, image, loader, report, stub, tools};
+use crate::{exec, image, loader, raw, report, tools};
 
 /// The variable that says where the report goes.
 const REPORT: &[u8] = b"WARREN_REPORT=";
@@ -37,7 +37,7 @@ static START: Start = start;
 
 #[cfg_attr(test, allow(dead_code, reason = "tests are not interposed"))]
 extern "C" fn start(_: usize, _: *const *const u8, passed: *const *const u8) {
-    set_process(stub::process());
+    set_process(raw::process());
     let environment = Environment::find(passed);
     let mut aside = None;
     // SAFETY: no code of the program has run.

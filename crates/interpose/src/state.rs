@@ -5,7 +5,7 @@ use core::sync::atomic::{
     Ordering::{Acquire, Relaxed, SeqCst},
 };
 
-use crate::stub;
+use crate::raw;
 
 /// A flag that any thread may set.
 pub(crate) struct Flag(AtomicBool);
@@ -86,7 +86,7 @@ pub(crate) fn children() -> Option<usize> {
 impl Life {
     /// Begins the life of a child of `fork`, which has one thread.
     pub(crate) fn begin_again(&self) {
-        set_process(stub::process());
+        set_process(raw::process());
         self.threads.set(false);
         self.vforks.store(0, Relaxed);
         self.children.store(0, Relaxed);
@@ -116,5 +116,5 @@ pub(crate) fn set_process(process: usize) {
 
 /// Whether this is a child of `vfork`, which has its parent's memory, but its own descriptors.
 pub(crate) fn is_child() -> bool {
-    Life::here().vforks.load(Acquire) != 0 && stub::process() != process()
+    Life::here().vforks.load(Acquire) != 0 && raw::process() != process()
 }

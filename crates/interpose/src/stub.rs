@@ -7,23 +7,14 @@ use core::ffi::CStr;
 
 use crate::abi::{
     AT_FDCWD, MAP_ANONYMOUS, MAP_FIXED_NOREPLACE, MAP_PRIVATE, O_CLOEXEC, PAGE, PROT_READ,
-    PROT_WRITE, SET_SIZE, SIG_SETMASK, STAT_WORDS, is_error, nr,
+    PROT_WRITE, STAT_WORDS, is_error, nr,
 };
+use crate::deferral::Deferral;
 use crate::elf::{self, PF_X, PT_LOAD};
+use crate::raw;
 
 // SAFETY: `entry.rs` defines these.
 unsafe extern "C" {
-    /// # Safety
-    /// As the call itself.
-    fn warren_call(
-        number: usize,
-        a: usize,
-        b: usize,
-        c: usize,
-        d: usize,
-        e: usize,
-        f: usize,
-    ) -> isize;
     /// # Safety
     /// As the call itself, which has the kernel's 32-bit numbers.
     fn warren_call_32(number: usize, args: *const [usize; 6]) -> isize;
@@ -38,10 +29,11 @@ unsafe extern "C" {
 ///
 /// # Safety
 /// The call must be sound with these arguments.
+#[inline]
 pub(crate) unsafe fn call<const N: usize>(number: usize, args: [usize; N]) -> isize {
-    let arg = |at: usize| args.get(at).copied().unwrap_or(0);
+    Deferral::here().block();
     // SAFETY: the caller's.
-    unsafe { warren_call(number, arg(0), arg(1), arg(2), arg(3), arg(4), arg(5)) }
+    unsafe { raw::call(number, args) }
 }
 
 /// Makes a call by `int $0x80`, which a 64-bit program can use as well.
@@ -85,16 +77,6 @@ pub(crate) fn entry() -> usize {
 /// Ends a signal handler, with rsp at its `ucontext`. Removes SIGSYS from the mask there.
 pub(crate) fn restorer() -> usize {
     warren_restorer as *const () as usize
-}
-
-pub(crate) fn process() -> usize {
-    // SAFETY: it has no arguments and changes nothing.
-    unsafe { call(nr::GETPID, []) as usize }
-}
-
-pub(crate) fn thread() -> usize {
-    // SAFETY: as above.
-    unsafe { call(nr::GETTID, []) as usize }
 }
 
 /// Opens the file at a path. One that is made has the mode 0644.
@@ -143,11 +125,8 @@ pub(crate) fn unmap(start: usize, length: usize) {
 
 /// Sets the signals that are blocked. Returns those that were.
 pub(crate) fn set_mask(mask: u64) -> u64 {
-    let mut before = 0_u64;
-    let args = [SIG_SETMASK, &raw const mask as usize, &raw mut before as usize, SET_SIZE];
-    // SAFETY: the kernel reads one mask and writes the other.
-    unsafe { call(nr::RT_SIGPROCMASK, args) };
-    before
+    Deferral::here().block();
+    raw::set_mask(mask)
 }
 
 /// `fcntl` with a command whose argument is a number.

@@ -32,7 +32,7 @@ use crate::serve::files::lending;
 use crate::serve::watch;
 use crate::state::{Life, is_filtered};
 use crate::threads::Threads;
-use crate::{exec, probe, process, stub};
+use crate::{exec, probe, process, raw, stub};
 
 const RED_ZONE: usize = 128;
 /// The first and the largest known size of `struct clone_args`, in words.
@@ -165,7 +165,7 @@ fn hold_signals(frame: &mut Frame, flags: usize) {
 
 fn resume(frame: &mut Frame, flags: usize, notes: usize) -> Resume {
     hold_signals(frame, flags);
-    let blocked = !is_filtered() && Threads::here().blocked.has(stub::thread());
+    let blocked = !is_filtered() && Threads::here().blocked.has(raw::thread());
     Resume {
         kept: frame.kept,
         return_address: frame.call.return_address,
@@ -199,7 +199,7 @@ fn begin(notes: usize) {
     if notes & child::NO_HANDLERS != 0 {
         dispatch::install(Stack::Own);
     }
-    let thread = stub::thread();
+    let thread = raw::thread();
     Threads::here().blocked.replace(thread, notes & child::SIGSYS_BLOCKED != 0);
     Threads::here().pending.replace(thread, false);
     dispatch::arm();

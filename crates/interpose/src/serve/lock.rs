@@ -2,9 +2,9 @@
 //!
 //! There is one. A call by path waits for it a millisecond at most, because the kernel can answer
 //! as well; a call on a file that is served waits until it is free. It is taken with all signals
-//! blocked, and released before they are restored. So no handler runs inside, and nothing is jumped
-//! out of or cancelled. SIGSYS is blocked too: our own calls need no dispatch, and no code of the
-//! program runs inside.
+//! blocked or deferred ([`crate::deferral`]), and released before they are restored. So no handler
+//! runs inside, and nothing is jumped out of or cancelled. SIGSYS may be blocked too: our own calls
+//! need no dispatch, and no code of the program runs inside.
 //!
 //! The work runs on a stack of its own, because the program's may be small. The lowest page of that
 //! stack cannot be used, so that an overflow ends the process. The stack is mapped at its first use
@@ -15,6 +15,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::abi::{PAGE, PROT_NONE, nr};
+use crate::deferral::Deferral;
 use crate::fleet::Client;
 use crate::slow_lock::{SlowLock, TAKEN};
 use crate::state::is_filtered;
@@ -90,14 +91,20 @@ pub(crate) fn with<R>(work: impl FnOnce(&mut Room) -> R) -> Option<R> {
 /// Like [`with`]. The lock's word becomes `state`: [`TAKEN`], or `AWAITED` if other threads may
 /// sleep until the lock is free.
 pub(crate) fn with_as<R>(state: u32, work: impl FnOnce(&mut Room) -> R) -> Option<R> {
-    undisturbed(|| {
+    let locked = || {
         if !SlowLock::here().take(state) {
             return None;
         }
         let result = place().map(|place| on_stack(place, work));
         SlowLock::here().release();
         result
-    })?
+    };
+    if is_filtered() || !Deferral::here().begin() {
+        return undisturbed(locked)?;
+    }
+    let result = locked();
+    Deferral::here().end();
+    result
 }
 
 /// Runs `work` with all signals blocked, on the program's stack. `None` under a filter that forbids

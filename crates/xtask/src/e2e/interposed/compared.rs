@@ -47,6 +47,7 @@ const CASES: &[(&str, Case)] = &[
     ("files_watched", files_watched),
     ("changes_posted", changes_posted),
     ("names_posted", names_posted),
+    ("signals_deferred", signals_deferred),
     ("records_read", records_read),
     ("storms_survived", storms_survived),
     ("unusual_uses", unusual_uses),
@@ -109,8 +110,8 @@ const WATCHED_SERVED_MIN: u64 = 120_000;
 const WATCHED_PASSED_MAX: u64 = 600;
 /// The fewest served calls of `beside.c`: to make it known to the fleet, and changes of names.
 const BESIDE_SERVED_MIN: u64 = 12_000;
-/// The fewest served calls of `posted.c` and `named.c`: those that make it known to the fleet, and
-/// changes.
+/// The fewest served calls of `posted.c`, `named.c` and `signals.c`: those that make it known to
+/// the fleet, and changes.
 const POSTED_SERVED_MIN: u64 = 20_000;
 /// The fewest served calls of one process of `records.c`: more than make it known to the fleet.
 const RECORDS_SERVED_MIN: u64 = 12_000;
@@ -222,6 +223,16 @@ fn names_posted(ground: &Ground, cells: u16) -> Result<()> {
     for user in USERS {
         let run =
             Run { program: "named", user, options: &[], cells, words: &ground.seed.to_string() };
+        let report = run.compare(ground)?;
+        ensure_served(&report, POSTED_SERVED_MIN).with_context(|| format!("{user:?}"))?;
+    }
+    Ok(())
+}
+
+/// Handlers of signals that come while calls are served.
+fn signals_deferred(ground: &Ground, cells: u16) -> Result<()> {
+    for user in USERS {
+        let run = Run { program: "signals", user, options: &[], cells, words: "" };
         let report = run.compare(ground)?;
         ensure_served(&report, POSTED_SERVED_MIN).with_context(|| format!("{user:?}"))?;
     }

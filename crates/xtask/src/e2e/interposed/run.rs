@@ -17,6 +17,9 @@ use crate::e2e::harness::programs::compiled;
 
 /// The time that a short run of a probe may take.
 pub(super) const PROBE_LIMIT: Duration = Duration::from_secs(120);
+/// The size of a pool for each of its cells, in MiB. In a smaller one a client has credit for few
+/// changes, so it asks for more often.
+const CELL_MIB: u64 = 256;
 /// The factor by which a long run has more time.
 const FULL: u32 = 15;
 /// The number of the call.
@@ -102,7 +105,8 @@ impl Run<'_> {
         fs::create_dir_all(&mounted).context("cannot make a mount point")?;
         fs::write(&report, "").context("cannot make a report")?;
         let pool = text(&ground.path(&format!("{program}-{cells}")));
-        warren(ground, &["mkfs", "--force", "--size", "512M", &pool])?.expect_success("mkfs")?;
+        let size = format!("{}M", CELL_MIB * u64::from(cells.max(2)));
+        warren(ground, &["mkfs", "--force", "--size", &size, &pool])?.expect_success("mkfs")?;
         let (written, mounted) = (text(&report), text(&mounted));
         process::quietly("chmod", &["666", &written])?;
         let beside = Beside::prepare(ground, program)?;
