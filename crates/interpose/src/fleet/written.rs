@@ -3,6 +3,8 @@
 //!
 //! All of this is slow, except for [`is_ours`].
 
+use core::ptr;
+
 use warren_base::Errno;
 use warren_client::{Call, Guard, Held, Op, PathOp};
 use warren_proto::{
@@ -133,7 +135,7 @@ fn wrote(answer: Answer, hot: &Hot) -> Wrote {
 /// counts. `None` if it fails.
 pub(crate) fn copy(
     client: &mut Client,
-    (handle, to): (Handle, u64),
+    (handle, to): ((Handle, AccessMode), u64),
     length: usize,
     read: impl FnOnce(&mut Client, (usize, usize)) -> Option<usize>,
 ) -> Option<Wrote> {
@@ -141,7 +143,12 @@ pub(crate) fn copy(
     let lane = (lane.as_mut_ptr() as usize, lane.len().min(length));
     match read(client, lane)? {
         0 => Some(Wrote::Bytes(0, 0)),
-        count => Some(write_filled(client, handle, Position::At(to), count)),
+        count => Some(write(client, handle, Position::At(to), count, |to| {
+            if to.as_ptr() as usize != lane.0 {
+                // SAFETY: the lane has at least so many bytes, and this is a record of the stream.
+                unsafe { ptr::copy_nonoverlapping(lane.0 as *const u8, to.as_mut_ptr(), to.len()) };
+            }
+        })),
     }
 }
 

@@ -4,10 +4,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use warren_base::Ino;
-use warren_client::PathOp;
-use warren_proto::{Answer, InodeRef, Reply, Request, XattrMode, XattrName};
+use warren_client::{Call, Op, PathOp};
+use warren_proto::{Answer, Capabilities, InodeRef, Reply, Request, XattrMode, XattrName};
 
-use super::client::{Client, Found, hot};
+use super::client::{Client, Found, Slow, hot};
 use super::names::failed;
 use super::place::Place;
 
@@ -19,7 +19,8 @@ pub(crate) enum Bearer<'a> {
 }
 
 impl Bearer<'_> {
-    /// Also returns whether the file was reached. `None` without a client.
+    /// Also returns whether the file was reached. `None` without a client. A change of a list may
+    /// be posted.
     fn ask(
         self,
         client: &mut Client,
@@ -28,10 +29,16 @@ impl Bearer<'_> {
     ) -> Option<(Answer, bool)> {
         let slow = client.slow()?;
         match self {
-            Self::Open(node) => Some((slow.ask(node, request(node.ino)).answer, true)),
+            Self::Open(node) => {
+                let op = Op::Ino(request(node.ino), Capabilities::of(node.capability));
+                let mut call = Call::new(op, slow.caller.clone());
+                let Slow { slot, cache, posts, .. } = slow;
+                Some((slot.perform_or_post(&mut call, cache, posts).answer, true))
+            }
             Self::At(place) => {
                 let mut call = slow.call(hot()?, place, op());
-                let answer = slow.slot.perform(&mut call, &mut slow.cache).answer;
+                let Slow { slot, cache, posts, .. } = slow;
+                let answer = slot.perform_or_post(&mut call, cache, posts).answer;
                 Some((answer, call.is_sent()))
             }
         }

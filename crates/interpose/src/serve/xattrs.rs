@@ -1,10 +1,11 @@
 //! Extended attributes, by path and of files that are served: those of users are requests. Many
-//! programs ask for access control lists, which few files have. Those are left to the kernel, and
-//! so are values and lists that no body has room for.
+//! programs ask for access control lists, which few files have, or set one that says no more than a
+//! mode. Longer lists are left to the kernel, which translates the ids of user namespaces, and so
+//! are values and lists of names that no body has room for.
 
 use warren_base::limits::XATTR_SHORT_MAX;
 use warren_base::{FileKind, InodeFlags};
-use warren_proto::{ACL_ACCESS, ACL_DEFAULT, Attr, XattrMode};
+use warren_proto::{ACL_ACCESS, ACL_DEFAULT, Acl, Attr, XattrMode};
 
 use crate::abi::{ENODATA, ERANGE};
 use crate::fleet::xattrs::{self as fleet, Bearer};
@@ -28,6 +29,20 @@ pub(super) enum Named<'a> {
     /// The flag of an inode that has this list.
     Acl(InodeFlags),
     OfUser(&'a [u8]),
+}
+
+impl<'a> Named<'a> {
+    /// The name of the attribute, if the kernel need not make this change of it.
+    pub(super) fn if_changed_here(self, new: Option<(&[u8], XattrMode)>) -> Option<&'a [u8]> {
+        match self {
+            Self::OfUser(name) => Some(name),
+            Self::Acl(flag) => {
+                let is_here = new.is_none_or(|(value, _)| value.len() == Acl::SHORT_LEN);
+                let is_access = flag == InodeFlags::ACL;
+                is_here.then_some(if is_access { ACL_ACCESS } else { ACL_DEFAULT })
+            }
+        }
+    }
 }
 
 /// Copies the name at an address to `into`. `None` for a name that only the kernel knows.
@@ -74,11 +89,12 @@ pub(super) fn change_at(
     admission: &Admission,
 ) -> Result<Found<()>, Why> {
     let (mut copied, mut copy) = (Name::new(), [0; VALUE_MAX]);
-    let Some(Named::OfUser(name)) = name(address, &mut copied) else { return Err(Why::Flags) };
+    let named = name(address, &mut copied).ok_or(Why::Flags)?;
     let new = match new {
         Some((value, flags)) => Some(read_new(value, flags, &mut copy).ok_or(Why::Flags)?),
         None => None,
     };
+    let name = named.if_changed_here(new).ok_or(Why::Flags)?;
     admission::under_lock(admission, |Room { client, .. }| {
         Ok(fleet::change(client, Bearer::At(place), name, new))
     })

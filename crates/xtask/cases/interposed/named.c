@@ -29,8 +29,8 @@
 /* Directories, one of which is below the other, and names of each. */
 #define DIRS 2
 #define NAMES 12
-/* Files that are made and removed, and the most requests that this may take, with those of the
- * program that counts. */
+/* Files that are made and removed, by the same or another program, and the most requests that this
+ * may take, with those of the program that counts. */
 #define FILES 2000
 #define REQUESTS_MAX (FILES / 8)
 
@@ -234,22 +234,49 @@ static void one_round(long round)
     }
 }
 
-static void count_requests(void)
+static void make_files(int dir)
 {
     char path[1024];
-    must(mkdir(path_of(path, 0, 0, -1), 0755) == 0, "make a directory");
-    long before = requests();
+    must(mkdir(path_of(path, 0, dir, -1), 0755) == 0, "make a directory");
     for (int name = 0; name < FILES; name++) {
-        int fd = open(path_of(path, 0, 0, name), O_CREAT | O_EXCL | O_WRONLY, 0644);
+        int fd = open(path_of(path, 0, dir, name), O_CREAT | O_EXCL | O_WRONLY, 0644);
         must(fd >= 0 && write(fd, "data", 4) == 4 && close(fd) == 0, "make a file");
     }
+}
+
+static void remove_files(int dir)
+{
+    char path[1024];
     for (int name = 0; name < FILES; name++)
-        must(unlink(path_of(path, 0, 0, name)) == 0, "remove a file");
+        must(unlink(path_of(path, 0, dir, name)) == 0, "remove a file");
+}
+
+static void check_requests(long before)
+{
     long made = requests() - before;
     if (made > REQUESTS_MAX) {
         printf("%ld requests for %d files, at most %d are needed\n", made, FILES, REQUESTS_MAX);
         exit(1);
     }
+}
+
+static void count_requests(void)
+{
+    int status;
+    long before = requests();
+    make_files(0);
+    remove_files(0);
+    check_requests(before);
+    pid_t child = fork();
+    must(child >= 0, "fork");
+    if (child == 0) {
+        make_files(1);
+        exit(0);
+    }
+    must(waitpid(child, &status, 0) == child && status == 0, "wait for a program");
+    before = requests();
+    remove_files(1);
+    check_requests(before);
 }
 
 int main(int count, char **words)

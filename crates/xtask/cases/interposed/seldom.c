@@ -1,7 +1,8 @@
 /* Calls that few programs make, as the interposer may serve them, beside the same calls by the kernel: what a
  * mount is (`statfs`), the older calls that set times, files that are written under a limit of their length that
- * is none, and directories that the program watches by F_NOTIFY. Two trees are the same at the start: in `a` and
- * in `b`. A call in `a` goes by a plain path and in `b` by a path through /proc/self/root, which is the kernel's.
+ * is none, and directories that the program watches by F_NOTIFY or that no path leads to. Two trees are the same
+ * at the start: in `a` and in `b`. A call in `a` goes by a plain path and in `b` by a path through
+ * /proc/self/root, which is the kernel's.
  *   seldom prepare DIR      makes the trees
  *   seldom compare DIR      compares, and prints what differs */
 #define _GNU_SOURCE
@@ -20,6 +21,7 @@
 #define WARM 40000
 #define ROUNDS 100
 #define WRITTEN 300
+#define LOST 20
 #define LINES_MAX 30
 
 static const char *const objects[] = {
@@ -221,6 +223,33 @@ static void watched(void)
     close(early);
 }
 
+/* A directory is opened from one to which no path leads any more: a child may not search the one
+ * above. What only the kernel does with it works all the same. */
+static void lost(void)
+{
+    char above[600], kernels[1024];
+    struct stat found;
+    snprintf(above, sizeof above, "%s/above", sides[0]);
+    snprintf(kernels, sizeof kernels, "/proc/self/root%s/start", above);
+    must(mkdir(above, 0777) == 0 && chmod(above, 0777) == 0 && chdir(above) == 0, "make a directory");
+    must(mkdir("start", 0777) == 0 && mkdir("start/dir", 0777) == 0, "make a directory");
+    must(chdir("start") == 0, "enter a directory");
+    int start = open(kernels, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    must(start >= 0, "open a directory");
+    for (int round = 0; round < LOST; round++) {
+        if (round == LOST / 2)
+            must(chmod(above, 0) == 0, "shut a directory");
+        for (int way = 0; way < 2; way++) {
+            int fd = openat(way ? start : AT_FDCWD, "dir", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+            long result = fd < 0 ? -errno : fchmod(fd, 0700 | (round & 077)) ? -errno : 0;
+            if (result != 0 || fstat(fd, &found) != 0 || (found.st_mode & 077) != (round & 077))
+                differ("fchmod", way ? "at a descriptor" : "here", result, 0);
+            close(fd);
+        }
+    }
+    close(start);
+}
+
 int main(int count, char **arguments)
 {
     must(count == 3, "run without a task and a directory");
@@ -237,6 +266,7 @@ int main(int count, char **arguments)
     mounts();
     times();
     without_limits();
+    lost();
     watched();
     if (differing)
         printf("%ld differ\n", differing);

@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
@@ -557,9 +559,14 @@ static void handovers(void)
             BOTH(lseek(fd, 0, SEEK_HOLE));
             BOTH(lseek(fd, 9000, SEEK_SET));
             break;
-        case 5:
+        case 5: {
+            int other = open("/proc/self/exe", O_RDONLY);
             BOTH(copy_file_range(b_fd, 0, fd, &zero, 10, 0));
+            BOTH(copy_file_range(other, 0, fd, 0, 10, 0));
+            BOTH((long)ioctl(fd, FICLONE, other));
+            close(other);
             break;
+        }
         case 6: {
             int from = openat(b_fd, "warm", O_RDONLY);
             BOTH(pread(from, got[0], 1, 0) + sendfile(fd, from, &(off_t){0}, 4));

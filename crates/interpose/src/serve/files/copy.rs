@@ -1,13 +1,13 @@
 //! `copy_file_range` to a file that is written, from one that is read here or by the kernel. Blocks
 //! are shared if the cell can; otherwise the data are copied through the lane.
 
-use linux_raw_sys::general::{O_ACCMODE, O_APPEND, O_PATH, O_WRONLY};
+use linux_raw_sys::general::{FUSE_SUPER_MAGIC, O_ACCMODE, O_APPEND, O_PATH, O_WRONLY};
 use warren_base::limits::{BLOCK_SIZE, PROMISED_WRITE};
 use warren_base::{Errno, Ino};
 use warren_client::Held;
 use warren_proto::RangeCopy;
 
-use crate::abi::{EOPNOTSUPP, F_GETFL, SEEK_CUR, nr};
+use crate::abi::{EOPNOTSUPP, EXDEV, F_GETFL, SEEK_CUR, nr};
 use crate::call::SystemCall;
 use crate::fleet::written::{self as fleet, Wrote};
 use crate::fleet::{Client, files};
@@ -18,6 +18,7 @@ use super::super::kernel::{Statx, TYPE};
 use super::super::lock::Room;
 use super::descriptor::OFFSET_END;
 use super::table::{self, Served};
+use super::written::access;
 
 /// The most that is copied at once. The kernel does more.
 const COPY_MAX: usize = 1 << 20;
@@ -42,7 +43,10 @@ pub(super) fn copy(call: &SystemCall) -> Option<isize> {
     if from_at != 0 || to_at != 0 || flags as u32 != 0 {
         return None;
     }
-    let (from, to) = source_and_target(from, to)?;
+    let (from, to) = match source_and_target(from, to) {
+        Ok(pair) => pair,
+        Err(result) => return result,
+    };
     if let Source::Kernel(_, ino) = from
         && length >= SHARED_BY_KERNEL
         && ino.shard() == to.node().ino.shard()
@@ -64,32 +68,54 @@ pub(super) fn copy(call: &SystemCall) -> Option<isize> {
 
 /// `FICLONE`, which FUSE does not have. `None` if the kernel is to find out.
 pub(super) fn clone(from: usize, to: usize) -> Option<isize> {
-    let (source, _) = source_and_target(from, to)?;
+    let source = match source_and_target(from, to) {
+        Ok((source, _)) => source,
+        Err(result) => return result,
+    };
     let is_readable = match source {
         Source::Served(..) => true,
-        Source::Kernel(from, _) => {
-            let flags = stub::control(from, F_GETFL, 0) as u32;
-            flags & O_PATH == 0 && flags & O_ACCMODE != O_WRONLY
-        }
+        Source::Kernel(from, _) => is_readable(from),
     };
     is_readable.then_some(-EOPNOTSUPP)
 }
 
-/// Two files between which data may be copied.
-fn source_and_target(from: usize, to: usize) -> Option<(Source, Served)> {
+/// Whether the kernel's file is open for reading.
+fn is_readable(descriptor: usize) -> bool {
+    let flags = stub::control(descriptor, F_GETFL, 0) as u32;
+    flags & O_PATH == 0 && flags & O_ACCMODE != O_WRONLY
+}
+
+fn is_fuse(descriptor: usize) -> bool {
+    let mut statfs = [0u64; 16];
+    // SAFETY: the kernel writes a `struct statfs`, which is shorter.
+    let result = unsafe { stub::call(nr::FSTATFS, [descriptor, statfs.as_mut_ptr() as usize]) };
+    result < 0 || statfs[0] == u64::from(FUSE_SUPER_MAGIC)
+}
+
+/// Two files between which data may be copied. `Err`: the result of the call, if the kernel need
+/// not make it. No kernel shares or copies blocks between two file systems, unless both are FUSE.
+fn source_and_target(from: usize, to: usize) -> Result<(Source, Served), Option<isize>> {
     let [from, to] = [from, to].map(|number| number as u32 as usize);
-    let to = table::find(to).filter(|to| to.flags() & O_APPEND == 0)?;
-    let is_ours = to.handle().is_some_and(|_| fleet::is_ours(to.guard()));
+    let is_written = |to: &Served| {
+        to.flags() & O_APPEND == 0 && to.handle().is_some_and(|_| fleet::is_ours(to.guard()))
+    };
+    let to = table::find(to).filter(is_written).ok_or(None)?;
     let (source, ino) = match table::find(from) {
-        Some(from) => (Source::Served(from, from.held()?), from.node().ino),
+        Some(from) => {
+            let (held, ino) = (from.held().ok_or(None)?, from.node().ino);
+            (Source::Served(from, held), ino)
+        }
         None => {
-            let device = admission::current()?.facts.mount.device;
-            let stat = Statx::of_descriptor(from, TYPE)?;
-            let is_near = stat.device() == device && stat.is_regular();
-            is_near.then_some((Source::Kernel(from, stat.ino()), stat.ino()))?
+            let device = admission::current().ok_or(None)?.facts.mount.device;
+            let stat = Statx::of_descriptor(from, TYPE).filter(Statx::is_regular).ok_or(None)?;
+            if stat.device() != device {
+                let is_foreign = is_readable(from) && !is_fuse(from);
+                return Err(is_foreign.then_some(-EXDEV));
+            }
+            (Source::Kernel(from, stat.ino()), stat.ino())
         }
     };
-    (is_ours && ino != to.node().ino).then_some((source, to))
+    if ino == to.node().ino { Err(None) } else { Ok((source, to)) }
 }
 
 /// Shares blocks of two files of one shard. Returns how many bytes were copied, and moves the
@@ -118,7 +144,7 @@ fn parts(
     (to, target): (&Served, u64),
     length: usize,
 ) -> Option<isize> {
-    let handle = to.handle()?;
+    let handle = (to.handle()?, access(to));
     let (mut done, mut max) = (0, length);
     while done < length {
         let at = target + done as u64;

@@ -253,8 +253,28 @@ fn directory(
     if base.len() + 1 + opening.path.len() > PATH_MAX || opening.is_relative() && base.is_empty() {
         return Err(Why::Long);
     }
+    let is_reached = !opening.is_relative()
+        || begins_here(opening.descriptor, opening.path)
+        || leads_to_start(base, opening, &mut room.client, admission);
+    if !is_reached {
+        return Err(Why::Relative);
+    }
     let place = places::new().ok_or(Why::Kernel)?;
     give_number(&Object::Directory(node, place), (opening, base), admission)
+}
+
+/// Whether the program could walk from the mount's root to the directory of the kernel at which the
+/// path begins. It may not search a directory above, or not any more.
+fn leads_to_start(
+    base: &[u8],
+    opening: &Opening<'_>,
+    client: &mut Client,
+    admission: &Admission,
+) -> bool {
+    admission.facts.prefix.rest(base).is_some_and(|rest| {
+        let found = client::directory(client, rest);
+        matches!(found, Found::Is((start, _)) if start.ino == opening.place.start.ino)
+    })
 }
 
 /// Gives the object a number. With the lock the caller holds the pin. Without the lock another

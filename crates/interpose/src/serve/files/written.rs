@@ -289,6 +289,6 @@ fn set(file: &Served, set: SetAttr) -> Option<isize> {
 }
 
 /// The rights of the open file as its cell knows them.
-fn access(file: &Served) -> AccessMode {
+pub(super) fn access(file: &Served) -> AccessMode {
     if file.flags() & O_ACCMODE == O_RDONLY { AccessMode::READ } else { AccessMode::WRITE }
 }

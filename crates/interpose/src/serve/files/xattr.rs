@@ -27,9 +27,10 @@ pub(super) fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Opti
             })?,
         },
         OnFile::SetXattr => {
-            let Named::OfUser(name) = name(second, &mut copied)? else { return None };
+            let named = name(second, &mut copied)?;
             let mut copy = [0; VALUE_MAX];
             let new = Some(read_new((third, fourth), fifth, &mut copy)?);
+            let name = named.if_changed_here(new)?;
             admission::waiting(|room| fleet::change(&mut room.client, of, name, new))?.result()
         }
         _ => None,
