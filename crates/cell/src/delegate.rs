@@ -17,6 +17,8 @@ use warren_proto::{AccessMode, CreateFlags, LeaseKey, Request, Step};
 pub(crate) mod beside;
 mod trees;
 
+pub(crate) use trees::{cover, lease_of_tree};
+
 use crate::apply::step;
 use crate::budget::{Need, Reservation};
 use crate::plant::Plant;

@@ -26,6 +26,10 @@ impl Peers {
         self.all.iter().copied().collect()
     }
 
+    pub(crate) fn has(&self, cell: CellId) -> bool {
+        self.all.contains(&cell)
+    }
+
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()
     }

@@ -18,15 +18,16 @@ use hashbrown::HashTable;
 use warren_base::{CellId, Ino, Timestamp};
 use warren_proto::stream::Delegated;
 use warren_proto::{
-    AccessMode, Answered, Attr, Credentials, DirEntries, Entry, FileKind, FileName, Handle,
-    InodeRef, Lease, Neighbour, Request,
+    AccessMode, Answered, Attr, Capability, Credentials, DirEntries, Entry, FileKind, FileName,
+    Handle, InodeRef, Lease, Neighbour, Reply, Request,
 };
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::delegations::{Delegations, Post};
 use crate::guard::{Guard, Words};
 use crate::scans::Scans;
-use crate::trees::NamePost;
+use crate::tree::{Missing, NamePost};
+use crate::trees::Trees;
 
 /// The inode that a name leads to; `None` if there is none.
 pub(crate) type Named = Option<(InodeRef, FileKind)>;
@@ -216,9 +217,24 @@ impl Cache {
         named: Option<(InodeRef, FileKind)>,
         lease: Lease,
     ) {
-        if let Some(guard) = Guard::new(cell, lease) {
+        // A tree knows its names, and a copy would not show who may search the directory.
+        if let Some(guard) = Guard::new(cell, lease)
+            && !self.delegations.trees.is_leased(cell, dir, lease)
+        {
             self.insert(Key::Name(dir, name.clone()), Copied::Name(named, guard));
         }
+    }
+
+    /// Keeps a name in a directory that is delegated to the client. Returns false in all other
+    /// cases.
+    pub(crate) fn put_tree_name(
+        &mut self,
+        cell: CellId,
+        at: (Ino, &FileName),
+        entry: &Entry,
+        capability: Capability,
+    ) -> bool {
+        self.delegations.trees.found(cell, at, entry, capability)
     }
 
     /// Whether the next look-up in the directory is to bring neighbours of the name.
@@ -233,17 +249,18 @@ impl Cache {
 
     /// Keeps a name that was brought with another, and the attributes that came with it.
     pub(crate) fn put_neighbour(&mut self, cell: CellId, dir: Ino, neighbour: &Neighbour) {
-        let Neighbour { name, entry: Entry { ino, kind, lease, attr }, capability } = neighbour;
-        if let Some(guard) = lease.and_then(|lease| Guard::new(cell, lease)) {
+        let Neighbour { name, entry, capability } = neighbour;
+        let Entry { ino, kind, lease, .. } = entry;
+        if self.put_tree_name(cell, (dir, name), entry, *capability) {
+            self.scans.used(dir);
+        } else if let Some(guard) = lease.and_then(|lease| Guard::new(cell, lease)) {
             let reached = InodeRef { ino: *ino, capability: *capability };
             let named = Copied::Name(Some((reached, *kind)), guard);
             if let Some(slot) = self.insert(Key::Name(dir, name.clone()), named) {
                 slot.brought = true;
             }
         }
-        if let Some((attr, Some(lease))) = attr {
-            self.put_attr(cell, attr, *lease);
-        }
+        self.put_attr_of(cell, entry);
     }
 
     /// Keeps attributes, under a lease of `cell`.
@@ -253,9 +270,12 @@ impl Cache {
         }
     }
 
-    /// Keeps the attributes of an entry, if they came with a lease.
+    /// Keeps the attributes of an entry, if they came with a lease of their own. Those under the
+    /// lease of a tree, which is that of the name, belong to the tree.
     pub(crate) fn put_attr_of(&mut self, cell: CellId, entry: &Entry) {
-        if let Some((attr, Some(lease))) = entry.attr {
+        if let Some((attr, Some(lease))) = entry.attr
+            && entry.lease != Some(lease)
+        {
             self.put_attr(cell, &attr, lease);
         }
     }
@@ -276,6 +296,32 @@ impl Cache {
                 self.put_attr(cell, &delegated.attr, delegated.lease);
             }
         }
+    }
+
+    /// A request has set attributes, and has brought the lease of a tree: see [`Trees::note_set`].
+    pub(crate) fn note_set(&mut self, request: &Request, answered: &Answered) {
+        let tree = answered.delegated.as_deref().and_then(|delegated| delegated.tree.as_deref());
+        if let (Some(tree), Request::SetAttr { .. }, Ok(Reply::Attr { attr, .. })) =
+            (tree, request, &answered.answer)
+        {
+            self.delegations.trees.note_set(attr, tree.root);
+        }
+    }
+
+    /// The moment when a request is sent: see [`Trees::moment`].
+    pub(crate) const fn moment(&self) -> u64 {
+        self.delegations.trees.moment()
+    }
+
+    /// Whether the answer to a request that was sent at this moment may be older than what the
+    /// client knows.
+    pub(crate) fn is_overtaken(&self, request: &Request, sent: u64) -> bool {
+        Trees::end_of(request, sent) != self.moment()
+    }
+
+    /// Whether a post since this moment has changed attributes of an inode of a tree.
+    pub(crate) const fn has_changed_attributes(&self, sent: u64) -> bool {
+        self.delegations.trees.changed_at() > sent
     }
 
     /// A request is about to be sent to a cell in a slot. The caller ends it with [`Cache::end`].
@@ -308,18 +354,35 @@ impl Cache {
         self.delegations.trees.plan(request, (who, now), words)
     }
 
+    /// The change of the mode to which a new access list comes down, if that is known.
+    pub fn mode_of_list(&self, request: &Request) -> Option<Request> {
+        self.delegations.mode_of_list(request)
+    }
+
+    /// The guard under which the removal of an access list changes nothing.
+    pub fn has_no_list(&self, request: &Request, who: &Credentials) -> Option<Guard> {
+        self.delegations.has_no_list(request, who)
+    }
+
+    /// Tells what has to be asked before such a change of names can be planned, in a directory that
+    /// is delegated.
+    pub fn missing(&self, request: &Request) -> Option<Missing> {
+        self.delegations.trees.missing(request)
+    }
+
     /// The record of the change of names is published.
     pub fn note_names(&mut self, post: &NamePost) {
         for ino in self.delegations.trees.note_published(post) {
             // It may have a delegation of its own, whose attributes are those from before.
-            self.end_delegation(ino);
+            self.end_own_delegation(ino);
         }
     }
 
-    /// The directory for which more should be asked for now, without waiting: see
-    /// [`Request::Extend`]. The answer goes to [`Cache::extended`].
-    pub fn wants_more(&mut self, post: &NamePost) -> Option<Ino> {
-        self.delegations.trees.wants_more(post)
+    /// Whether more should be asked for now, without waiting, for the directory under whose
+    /// delegation something was posted: see [`Request::Extend`]. The answer goes to
+    /// [`Cache::extended`].
+    pub fn wants_more(&mut self, root: Ino) -> bool {
+        self.delegations.trees.wants_more(root)
     }
 
     /// The answer to [`Request::Extend`] has come, with or without more.
@@ -379,8 +442,14 @@ impl Cache {
         self.delegations.has(ino)
     }
 
-    /// The inode is no longer delegated, and its attributes are not known.
+    /// The inode is no longer delegated, and its attributes are not known: the cell has executed
+    /// the last record later than its client has predicted.
     pub fn end_delegation(&mut self, ino: Ino) {
+        self.delegations.trees.forget_value(ino);
+        self.end_own_delegation(ino);
+    }
+
+    fn end_own_delegation(&mut self, ino: Ino) {
         self.delegations.discard(ino);
         self.drop_attr(ino);
     }

@@ -146,7 +146,8 @@ pub struct Call {
     /// The existing inode that a create found, while it is opened at its own cell.
     found: Option<(Entry, Capability)>,
     is_sent: bool,
-    changed: Option<InodeRef>,
+    /// That of the cache when the last request was sent ([`Cache::moment`]).
+    moment: u64,
 }
 
 impl Call {
@@ -163,7 +164,7 @@ impl Call {
             proof: None,
             found: None,
             is_sent: false,
-            changed: None,
+            moment: 0,
         }
     }
 
@@ -182,11 +183,6 @@ impl Call {
         &self.caller
     }
 
-    /// The directory in which the last request of the call has changed names.
-    pub const fn changed_directory(&self) -> Option<InodeRef> {
-        self.changed
-    }
-
     /// Whether the request that the call is for was sent. If the fleet is lost then, it may have
     /// been executed.
     pub fn is_sent(&self) -> bool {
@@ -195,6 +191,18 @@ impl Call {
 
     /// Makes one step. `input` is the answer to the last [`Step::Send`], else `None`.
     pub fn step(
+        &mut self,
+        cache: &mut Cache,
+        map: &ShardMap,
+        words: &impl Words,
+        input: Option<Answered>,
+    ) -> Step {
+        let step = self.go_on(cache, map, words, input);
+        self.moment = cache.moment();
+        step
+    }
+
+    fn go_on(
         &mut self,
         cache: &mut Cache,
         map: &ShardMap,
@@ -337,11 +345,6 @@ impl Call {
             capabilities: ask.capabilities,
         };
         let request = ask.request.clone();
-        if request.changes_names()
-            && let Some(ino) = request.inode()
-        {
-            self.changed = Some(InodeRef { ino, capability: ask.capabilities.inode });
-        }
         self.is_sent |= purpose == Purpose::Last;
         self.phase = Phase::Waiting(Asked { ask, purpose, cell });
         Step::Send(Send { cell, header, request })
@@ -358,8 +361,9 @@ impl Call {
             return self.moved(map, asked, version);
         }
         let Asked { ask, purpose, cell } = asked;
-        take_neighbours(cache, cell, &ask.request, &mut answered);
-        keep(cache, cell, &ask.request, &answered);
+        let from = (cell, self.moment);
+        take_neighbours(cache, from, &ask.request, &mut answered);
+        keep(cache, from, &ask.request, &answered);
         let is_all = matches!(&self.op, Op::Ino(request, _) if *request == ask.request);
         match purpose {
             // The walk of a call on inodes may be this one request.

@@ -12,9 +12,12 @@
 
 use hashbrown::HashMap;
 use warren_base::limits::FILE_SIZE_MAX;
-use warren_base::{CellId, Errno, FixedState, Ino, Timestamp};
+use warren_base::{CellId, Errno, FixedState, Ino, InodeFlags, Timestamp};
 use warren_proto::stream::Delegated;
-use warren_proto::{AccessMode, Attr, Credentials, InodeValue, Position, Reply, Request, SetAttr};
+use warren_proto::{
+    ACL_ACCESS, AccessMode, Acl, Attr, Credentials, FileKind, InodeValue, Position, Reply, Request,
+    SetAttr,
+};
 use warren_rules::{permission, predict, set_attr, write};
 
 use crate::guard::{Guard, Words};
@@ -23,6 +26,8 @@ use crate::trees::Trees;
 
 /// Delegations that a client keeps. One more makes it forget all, and it gets them again.
 const DELEGATIONS_MAX: usize = 1024;
+/// The bits that `chmod` sets.
+const MODE_BITS: u16 = 0o7777;
 
 #[derive(Clone, Debug)]
 struct Delegation {
@@ -54,6 +59,11 @@ impl Post {
     /// The inode that it changes.
     pub const fn ino(&self) -> Ino {
         self.attr.ino
+    }
+
+    /// The directory under whose delegation it is posted, if that is not the inode's own.
+    pub const fn root(&self) -> Option<Ino> {
+        self.root
     }
 
     /// The reply after the cell has executed the record late, with this value as its outcome.
@@ -123,21 +133,15 @@ impl Delegations {
         words: &impl Words,
     ) -> Option<Post> {
         let ino = request.inode().filter(|_| request.is_postable())?;
-        let member = || self.of_member(ino, request).map(|(it, root)| (it, Some(root)));
-        let is_by_path = matches!(request, Request::SetAttr { handle: None, .. });
-        let own = self.by_inode.get(&ino);
-        if is_by_path && own.is_some_and(|own| own.guard.holds(words)) {
-            // The guard of the tree does not show whether these attributes are still right.
-            return None;
+        if self.by_inode.get(&ino).is_some_and(|own| !own.guard.holds(words)) {
+            self.discard(ino);
         }
-        let own = own.filter(|_| !is_by_path);
-        let own = own.map(|own| (own.clone(), None));
+        let member = || self.of_member(ino, request).map(|(it, root)| (it, Some(root)));
+        // The delegation of a file that is a member has the newer attributes.
+        let own = self.by_inode.get(&ino).map(|own| (own.clone(), None));
         let (delegation, root) = own.or_else(member)?;
-        if !delegation.guard.holds(words) {
-            match root {
-                Some(root) => self.trees.forget(root),
-                None => self.discard(ino),
-            }
+        if let Some(root) = root.filter(|_| !delegation.guard.holds(words)) {
+            self.trees.forget(root);
             return None;
         }
         // A time that the file has already is later than a clock that was set back.
@@ -163,17 +167,49 @@ impl Delegations {
         Some((Delegation { attr, guard, credit, known }, node.root))
     }
 
+    /// The change of the mode to which a new access list comes down, if that says no more than a
+    /// mode and the inode has no list. Programs that copy files set such lists (`acl_set_fd(3)`).
+    pub(crate) fn mode_of_list(&self, request: &Request) -> Option<Request> {
+        let Request::SetXattr { ino, name, value, .. } = request else { return None };
+        let list = Acl::from_xattr(value).ok()?.filter(|list| !list.is_extended())?;
+        let attr = self.attr_without_list(*ino)?.0;
+        let mode = Some(list.apply_to(attr.mode) & MODE_BITS);
+        let set = SetAttr { mode, ..SetAttr::default() };
+        let is_access = *name.as_bytes() == *ACL_ACCESS && attr.kind != FileKind::Symlink;
+        is_access.then_some(Request::SetAttr { ino: *ino, handle: None, set })
+    }
+
+    /// The guard under which the removal of a list changes nothing, because the inode has none.
+    pub(crate) fn has_no_list(&self, request: &Request, who: &Credentials) -> Option<Guard> {
+        let Request::RemoveXattr { ino, name } = request else { return None };
+        let (attr, guard) = self.attr_without_list(*ino).filter(|_| name.is_acl())?;
+        let may_set: Result<(), Errno> = permission::check_owner(who, attr);
+        // No file can have a default list. Its removal succeeds for any user.
+        let is_of_file = *name.as_bytes() != *ACL_ACCESS && attr.kind != FileKind::Directory;
+        (attr.kind != FileKind::Symlink && (is_of_file || may_set.is_ok())).then_some(guard)
+    }
+
+    /// The attributes of a member of a tree, if it has no list.
+    fn attr_without_list(&self, ino: Ino) -> Option<(&Attr, Guard)> {
+        let (node, _, guard) = self.trees.find(ino)?;
+        let attr = &node.value.as_ref()?.attr;
+        let lists = InodeFlags::ACL | InodeFlags::DEFAULT_ACL | InodeFlags::SETTABLE;
+        (!attr.flags.intersects(lists)).then_some((attr, guard))
+    }
+
     /// The record of the change is published.
     pub(crate) fn note_published(&mut self, post: &Post) {
         let ino = post.attr.ino;
         if let Some(root) = post.root {
+            self.trees.note_post(true);
             self.trees.spend(root, post.cost);
         }
-        if let Some(node) = self.trees.node_mut(ino)
-            && let Some(value) = &mut node.value
-        {
-            (value.attr, node.known) = (post.attr, post.known);
+        if let Some(node) = self.trees.node_mut(ino) {
+            node.known = post.known;
             node.is_open &= !post.closes;
+            if let Some(value) = &mut node.value {
+                value.attr = post.attr;
+            }
         }
         if post.closes {
             return self.discard(ino);
@@ -242,7 +278,8 @@ mod tests {
     use warren_base::limits::BLOCK_SIZE;
     use warren_proto::stream::{DelegatedTree, Numbers};
     use warren_proto::{
-        Answered, CreateFlags, Entry, FileKind, FileName, Handle, Lease, NewInode, SetTime,
+        ACL_DEFAULT, Answered, CreateFlags, Entry, FileName, Handle, Lease, NewInode, SetTime,
+        XattrMode, XattrName,
     };
 
     use super::*;
@@ -478,7 +515,7 @@ mod tests {
         let chown = SetAttr { uid: Some(11), ..SetAttr::default() };
         assert!(refused(&mut it, &set(chown), 0, WRITE, 10));
         let by_path = Request::SetAttr { ino: INO, handle: None, set: chmod };
-        assert!(refused(&mut it, &by_path, 0, WRITE, 10));
+        assert!(!refused(&mut it, &by_path, 0, AccessMode::empty(), 10));
         assert!(refused(&mut it, &Request::GetAttr { ino: INO }, 0, WRITE, 10));
         let elsewhere = Request::Close { handle: Handle { ino: Ino(6), open: 9 } };
         assert!(refused(&mut it, &elsewhere, 0, WRITE, 10), "it is not delegated");
@@ -492,7 +529,7 @@ mod tests {
 
     /// A member of a tree may have a delegation of its own, whose attributes are the newer ones.
     #[test]
-    fn attributes_by_path_are_not_planned_beside_a_delegation_of_the_file() {
+    fn attributes_by_path_are_planned_under_the_delegation_of_the_file() {
         let mut it = kept(100);
         let (dir, tree_word) = (Attr { kind: FileKind::Directory, ..attr(Ino(4), 0) }, 8);
         let file = attr(INO, 0);
@@ -508,16 +545,56 @@ mod tests {
         };
         let numbers = Numbers { first: Ino(50), each: Vec::new() };
         let root = dir.ino;
-        let tree = DelegatedTree { root, entries: 1, continues: false, has_made: true, numbers };
+        let tree = DelegatedTree { root, entries: 1, continues: None, has_made: true, numbers };
         let lease = Lease { word: tree_word, stamp: 1 };
         let delegated = Delegated { attr: dir, lease, credit: 100, tree: None };
         it.trees.keep(CELL, (&create, &answered), &delegated, &tree);
         let chmod = SetAttr { mode: Some(0o600), ..SetAttr::default() };
         let by_path = Request::SetAttr { ino: INO, handle: None, set: chmod };
-        assert_eq!(plan(&mut it, &by_path, 0), None);
+        let post = plan(&mut it, &by_path, 0).expect("a plan");
+        assert_eq!(post.guard.word, 3);
         it.discard(INO);
         let post = plan(&mut it, &by_path, 0).expect("a plan");
         assert_eq!(post.guard.word, tree_word);
+    }
+
+    /// `acl_set_fd(3)` with a list that says no more than a mode, as programs use it that copy.
+    #[test]
+    fn a_list_that_says_no_more_than_a_mode_is_a_mode() {
+        let mut it = Delegations::default();
+        let dir = Attr { kind: FileKind::Directory, mode: 0o2700, ..attr(Ino(4), 0) };
+        let numbers = Numbers { first: Ino(50), each: Vec::new() };
+        let tree =
+            DelegatedTree { root: dir.ino, entries: 0, continues: None, has_made: false, numbers };
+        let lease = Lease { word: 8, stamp: 1 };
+        let delegated = Delegated { attr: dir, lease, credit: 100, tree: None };
+        let (request, answered) =
+            (Request::GetAttr { ino: dir.ino }, Answered::from(Err(Errno::EIO)));
+        it.trees.keep(CELL, (&request, &answered), &delegated, &tree);
+        let name = |bytes| XattrName::new(bytes).expect("a legal name");
+        let list = |entries: &[(u16, u16, u32)]| {
+            let mut value = 2u32.to_le_bytes().to_vec();
+            for (tag, rights, id) in entries {
+                value.extend([tag.to_le_bytes(), rights.to_le_bytes()].concat());
+                value.extend(id.to_le_bytes());
+            }
+            let (name, mode) = (name(ACL_ACCESS), XattrMode::Any);
+            let (value, kill_set_gid) = (value.into(), false);
+            Request::SetXattr { ino: dir.ino, name, value, mode, kill_set_gid }
+        };
+        let short = [(1, 7, u32::MAX), (4, 5, u32::MAX), (32, 0, u32::MAX)];
+        let set = SetAttr { mode: Some(0o2750), ..SetAttr::default() };
+        let expected = Request::SetAttr { ino: dir.ino, handle: None, set };
+        assert_eq!(it.mode_of_list(&list(&short)), Some(expected));
+        let named = [short[0], (2, 7, 5), short[1], (16, 7, u32::MAX), short[2]];
+        assert_eq!(it.mode_of_list(&list(&named)), None);
+        let removal = |name| Request::RemoveXattr { ino: dir.ino, name };
+        let has_none = |it: &Delegations, request: &Request, uid| {
+            it.has_no_list(request, &who(uid)).map(|guard| guard.word)
+        };
+        assert_eq!(has_none(&it, &removal(name(ACL_DEFAULT)), 10), Some(8));
+        assert_eq!(has_none(&it, &removal(name(ACL_DEFAULT)), 11), None, "not the owner");
+        assert_eq!(has_none(&it, &removal(name(b"user.a")), 10), None);
     }
 
     #[test]

@@ -45,4 +45,4 @@ pub use op::{Op, PathOp};
 pub use path::Path;
 pub use path_cache::{ENTRY_WORDS, PathCache, PathKey, Probe, Probed};
 pub use route::{Route, ShardMap};
-pub use trees::NamePost;
+pub use tree::{Missing, NamePost};

@@ -2,11 +2,14 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use hashbrown::HashMap;
-use warren_base::{CellId, FixedState, Ino};
+use warren_base::{CellId, FixedState, Ino, Timestamp};
 use warren_proto::stream::{Numbered, Numbers};
-use warren_proto::{Capability, FileKind, InodeValue};
+use warren_proto::{
+    Answer, Answered, Capability, Change, FileKind, FileName, InodeRef, InodeValue,
+};
 
 use crate::guard::Guard;
 
@@ -14,8 +17,14 @@ use crate::guard::Guard;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Leads {
     Member(Ino, FileKind),
-    /// An inode that the client has not made under the delegation.
-    Elsewhere,
+    /// An inode that the client has not looked up.
+    Unknown,
+    /// An inode that is no member. `is_refused`: the cell has refused to make it one.
+    Elsewhere {
+        inode: InodeRef,
+        kind: FileKind,
+        is_refused: bool,
+    },
 }
 
 /// The names of a directory.
@@ -31,6 +40,19 @@ pub(crate) struct Names {
 impl Names {
     pub(crate) fn all_of_none() -> Self {
         Self { by_name: HashMap::default(), unlisted: None, is_hidden: false }
+    }
+
+    /// The names of a directory that has so many, of which none is known.
+    pub(crate) fn unlisted(count: u64) -> Self {
+        Self { unlisted: (count > 0).then_some(0), ..Self::all_of_none() }
+    }
+
+    /// The members that the names lead to.
+    pub(crate) fn members(&self) -> impl Iterator<Item = Ino> {
+        self.by_name.values().filter_map(|leads| match leads {
+            Leads::Member(ino, _) => Some(*ino),
+            Leads::Unknown | Leads::Elsewhere { .. } => None,
+        })
     }
 }
 
@@ -105,4 +127,40 @@ impl Tree {
     pub(crate) fn is_low(&self) -> bool {
         self.credit < self.full.0 / 2 || self.numbers.len() < self.full.1 / 2
     }
+}
+
+/// A change of names that may be posted, or would fail.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamePost {
+    pub cell: CellId,
+    pub guard: Guard,
+    pub time: Timestamp,
+    /// The number of the inode that it makes.
+    pub new: Option<Ino>,
+    /// The reply of the cell, without leases. An error: nothing is to be published.
+    pub answer: Answer,
+    pub granted: Capability,
+    pub(crate) root: Ino,
+    pub(crate) cost: u32,
+    pub(crate) changes: Vec<Change>,
+}
+
+impl NamePost {
+    /// The directory under whose delegation it is posted.
+    pub const fn root(&self) -> Ino {
+        self.root
+    }
+
+    pub fn answered(&self) -> Answered {
+        Answered::new(self.answer.clone(), self.granted)
+    }
+}
+
+/// A fact that a client does not know, and needs to plan a change of names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Missing {
+    /// The names of the directory.
+    Names(Ino),
+    /// The inode of the name.
+    Name(Ino, FileName),
 }

@@ -2,9 +2,9 @@
 //! waiting (decision 84).
 //!
 //! A *tree* is a directory that is delegated to the client, with all inodes that the client has
-//! made there since, at any depth. For each the client knows the attributes, and for each directory
-//! the names. It plans a change with the rules of the cell, over what it knows; what it does not
-//! know, it requests.
+//! made there since, at any depth, and older files that it has looked up. For each the client knows
+//! the attributes, and for each directory the names. It plans a change with the rules of the cell,
+//! over what it knows, and may ask for what it does not know ([`Trees::missing`]).
 //!
 //! ```text
 //! plan      the guard holds, credit and numbers suffice, the plan needs nothing unknown
@@ -15,49 +15,24 @@
 //! While a request in a slot changes names or attributes of a tree, nothing is posted there: the
 //! cell revokes the lease, and the reply brings another.
 
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use hashbrown::HashMap;
-use warren_base::{CellId, Errno, FixedState, Ino, ShardId, Timestamp};
-use warren_proto::stream::{Delegated, DelegatedTree, Numbered};
+use hashbrown::{HashMap, HashSet};
+use warren_base::{CellId, FixedState, Ino};
+use warren_proto::stream::{Delegated, DelegatedTree};
 use warren_proto::{
-    AccessMode, Acl, Answer, Answered, Attr, Capability, Change, CreateFlags, Credentials,
-    DirEntries, Entry, FileKind, FileName, Handle, InodeRef, InodeValue, LockMode, Opened, Reply,
-    Request,
+    Answered, Attr, Capability, Change, CreateFlags, Credentials, DirEntries, Entry, FileKind,
+    FileName, InodeRef, InodeValue, Lease, Reply, Request, SetAttr,
 };
-use warren_rules::names::{self, Outcome, Plan, View};
-use warren_rules::permission;
+use warren_rules::{names, permission, predict};
 
-use crate::guard::{Guard, Words};
-use crate::tree::{Known, Leads, Names, Node, Tree};
+use crate::guard::Guard;
+use crate::tree::{Known, Leads, NamePost, Names, Node, Tree};
+
+mod plan;
 
 /// Inodes of all trees. One more makes the client forget all trees, and it gets others.
 const NODES_MAX: usize = 1 << 15;
-/// Who opens a file so needs what only a reply brings.
-const LEASED: AccessMode = AccessMode::KEEP.union(AccessMode::DATA).union(AccessMode::WATCH);
-
-/// A change of names that may be posted, or would fail.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NamePost {
-    pub cell: CellId,
-    pub guard: Guard,
-    pub time: Timestamp,
-    /// The number of the inode that it makes.
-    pub new: Option<Ino>,
-    /// The reply of the cell, without leases. An error: nothing is to be published.
-    pub answer: Answer,
-    pub granted: Capability,
-    root: Ino,
-    cost: u32,
-    changes: Vec<Change>,
-}
-
-impl NamePost {
-    pub fn answered(&self) -> Answered {
-        Answered::new(self.answer.clone(), self.granted)
-    }
-}
 
 /// The trees of a client.
 #[derive(Clone, Default, Debug)]
@@ -66,6 +41,16 @@ pub(crate) struct Trees {
     nodes: HashMap<Ino, Node, FixedState>,
     /// The inodes that requests under way on names name, once for each.
     under_way: Vec<Ino>,
+    /// The number of requests under way that open inodes.
+    opening: usize,
+    /// Grows with each change that is posted under a tree, at the start and the end of each request
+    /// that may change something, and with each tree that comes.
+    moment: u64,
+    /// The moment after the last post under a tree that has changed attributes of an inode.
+    changed_at: u64,
+    /// Members of which the client may not know each name: a request in a slot has moved or linked
+    /// them, or forgotten their directory.
+    unnamed: HashSet<Ino, FixedState>,
 }
 
 impl Trees {
@@ -77,6 +62,38 @@ impl Trees {
         let node = self.nodes.get(&ino)?;
         let tree = self.trees.get(&node.root)?;
         Some((node, tree, tree.guard?))
+    }
+
+    /// If the answer to a request comes at a later moment than [`Trees::end_of`] says, it may be
+    /// older than what the client knows: it was made under a lease that stands, which no post of
+    /// the client ends.
+    pub(crate) const fn moment(&self) -> u64 {
+        self.moment
+    }
+
+    /// The moment at the end of a request that was sent at this one, if nothing else happens.
+    pub(crate) fn end_of(request: &Request, moment: u64) -> u64 {
+        moment + if acts(request) { 2 } else { 0 }
+    }
+
+    pub(crate) const fn changed_at(&self) -> u64 {
+        self.changed_at
+    }
+
+    /// A change is posted under a tree.
+    pub(crate) const fn note_post(&mut self, changes_attributes: bool) {
+        self.moment += 1;
+        if changes_attributes {
+            self.changed_at = self.moment;
+        }
+    }
+
+    /// The attributes of the inode are not known any more.
+    pub(crate) fn forget_value(&mut self, ino: Ino) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.value = None;
+            node.known.is_dense = false;
+        }
     }
 
     pub(crate) fn node_mut(&mut self, ino: Ino) -> Option<&mut Node> {
@@ -117,7 +134,8 @@ impl Trees {
                 let capability = self.nodes.get(ino)?.capability;
                 Some((Some((InodeRef { ino: *ino, capability }, *kind)), guard))
             }
-            Some(Leads::Elsewhere) => None,
+            Some(Leads::Elsewhere { inode, kind, .. }) => Some((Some((*inode, *kind)), guard)),
+            Some(Leads::Unknown) => None,
             None => names.unlisted.is_none().then_some((None, guard)),
         }
     }
@@ -138,6 +156,8 @@ impl Trees {
 
     /// A request is about to be sent to a cell in a slot.
     pub(crate) fn begin(&mut self, request: &Request) {
+        self.moment += u64::from(acts(request));
+        self.opening += usize::from(opens(request));
         if request.changes_names() {
             self.under_way.extend([request.inode(), request.other_inode()].into_iter().flatten());
         }
@@ -163,6 +183,9 @@ impl Trees {
                 if request.other_inode() == Some(ino) || !request.changes_names() {
                     node.value = None;
                 }
+                if let Request::SetAttr { set: SetAttr { size: Some(_), .. }, .. } = request {
+                    node.known.is_dense = false;
+                }
                 let root = node.root;
                 if let Some(tree) = self.trees.get_mut(&root) {
                     tree.guard = None;
@@ -174,11 +197,17 @@ impl Trees {
 
     /// The request was answered. What came with the answer is kept afterwards.
     pub(crate) fn end(&mut self, request: &Request, answered: &Answered) {
+        self.moment += u64::from(acts(request));
+        self.opening -= usize::from(opens(request));
         if !request.changes_names() {
+            if let Some(ino) = request.inode().filter(|_| request.is_change()) {
+                // It may have become a member meanwhile, as it was before.
+                self.begin_use(request, ino);
+            }
             return;
         }
         let tree = answered.delegated.as_deref().and_then(|delegated| delegated.tree.as_deref());
-        let continued = tree.filter(|tree| tree.continues).map(|tree| tree.root);
+        let continued = tree.filter(|tree| self.continues(tree)).map(|tree| tree.root);
         for ino in [request.inode(), request.other_inode()].into_iter().flatten() {
             if let Some(at) = self.under_way.iter().position(|other| *other == ino) {
                 self.under_way.swap_remove(at);
@@ -188,15 +217,76 @@ impl Trees {
                 self.forget(root);
             }
         }
-        let Some(node) = request.inode().and_then(|dir| self.nodes.get_mut(&dir)) else { return };
-        // The delegation brings its attributes.
-        node.value = None;
-        let Some(names) = &mut node.names else { return };
-        if let (Request::Unlink { name, .. } | Request::Rmdir { name, .. }, Ok(_)) =
-            (request, &answered.answer)
-            && let Some(Leads::Member(ino, _)) = names.by_name.remove(name.as_bytes())
-        {
-            self.nodes.remove(&ino);
+        for dir in [request.inode(), request.other_inode()].into_iter().flatten() {
+            if let Some(node) = self.nodes.get_mut(&dir) {
+                // The delegation brings those of the directory that the request is routed by.
+                node.value = None;
+            }
+        }
+        match request {
+            Request::Unlink { dir, name } | Request::Rmdir { dir, name }
+                if answered.answer.is_ok() =>
+            {
+                self.forget_named(*dir, name);
+            }
+            Request::Rename { from, from_name, dir, name, .. } => {
+                self.renamed([(*from, from_name), (*dir, name)]);
+            }
+            Request::Link { ino, dir, name } if answered.answer.is_ok() => {
+                self.set_name(*dir, name, Leads::Unknown);
+                self.note_unnamed([*ino]);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the client knows the tree as the lease before this one has left it. Replies may come
+    /// in another order than they were sent, and the client may have forgotten the tree meanwhile.
+    fn continues(&self, tree: &DelegatedTree) -> bool {
+        let before = self.trees.get(&tree.root).map(|before| before.stamp);
+        before.is_some() && before == tree.continues
+    }
+
+    /// A request in a slot has changed, or removed, what the name led to. If that is not known, it
+    /// may be any member with a name that is not.
+    fn forget_named(&mut self, dir: Ino, name: &FileName) {
+        let names = self.nodes.get_mut(&dir).and_then(|node| node.names.as_mut());
+        match names.and_then(|names| names.by_name.remove(name.as_bytes())) {
+            Some(Leads::Member(ino, _)) => {
+                // The names in a directory are forgotten with it.
+                let names = self.nodes.remove(&ino).and_then(|node| node.names);
+                self.note_unnamed(names.iter().flat_map(Names::members));
+            }
+            Some(Leads::Elsewhere { inode, .. }) => self.forget_value(inode.ino),
+            Some(Leads::Unknown) | None => {
+                for ino in &self.unnamed {
+                    if let Some(node) = self.nodes.get_mut(ino) {
+                        node.value = None;
+                    }
+                }
+            }
+        }
+    }
+
+    fn note_unnamed(&mut self, inodes: impl IntoIterator<Item = Ino>) {
+        if self.unnamed.len() == self.unnamed.capacity() {
+            self.unnamed.retain(|ino| self.nodes.contains_key(ino));
+        }
+        self.unnamed.extend(inodes);
+    }
+
+    /// A request in a slot may have moved what these names lead to. The client has to look them up
+    /// again.
+    fn renamed(&mut self, names: [(Ino, &FileName); 2]) {
+        for (dir, name) in names {
+            self.forget_named(dir, name);
+            self.set_name(dir, name, Leads::Unknown);
+        }
+    }
+
+    fn set_name(&mut self, dir: Ino, name: &FileName, leads: Leads) {
+        if let Some(names) = self.nodes.get_mut(&dir).and_then(|dir| dir.names.as_mut()) {
+            names.by_name.insert(name.as_bytes().into(), leads);
         }
     }
 
@@ -208,14 +298,14 @@ impl Trees {
         delegated: &Delegated,
         tree: &DelegatedTree,
     ) {
-        let DelegatedTree { root, entries, continues, ref numbers, .. } = *tree;
+        let DelegatedTree { root, entries, ref numbers, .. } = *tree;
         let Some(guard) = Guard::new(cell, delegated.lease) else { return };
         let before = self.trees.get(&root);
-        let is_later = before.is_some_and(|before| before.stamp > guard.stamp);
-        if is_later || continues && before.is_none() {
-            // What the client had made there may be forgotten.
+        if before.is_some_and(|before| before.stamp > guard.stamp) {
             return;
         }
+        self.moment += 1;
+        let continues = self.continues(tree);
         let nodes = &self.nodes;
         let is_of_tree =
             |dir: &Ino| *dir == root || nodes.get(dir).is_some_and(|it| it.root == root);
@@ -225,9 +315,15 @@ impl Trees {
             return self.forget(root);
         }
         if !continues {
-            self.begin_tree(root, entries);
+            self.begin_tree(root);
         }
         let attr = delegated.attr;
+        if !self.nodes.contains_key(&attr.ino) {
+            self.begin_directory(root, attr.ino, entries);
+            if attr.ino != root {
+                self.note_unnamed([attr.ino]);
+            }
+        }
         if let Some(node) = self.nodes.get_mut(&attr.ino) {
             node.value = Some(InodeValue { attr, parent: Ino(0), entries, acl: None });
             node.known.is_exact = true;
@@ -241,23 +337,83 @@ impl Trees {
         }
     }
 
-    /// A directory is delegated, of which nothing is known but its number of names.
-    fn begin_tree(&mut self, root: Ino, entries: u64) {
+    /// A request in a slot has set the attributes of a member. With the answer came the lease of
+    /// the tree.
+    pub(crate) fn note_set(&mut self, attr: &Attr, root: Ino) {
+        let is_member = |node: &&mut Node| node.root == root && attr.kind != FileKind::Directory;
+        if let Some(node) = self.nodes.get_mut(&attr.ino).filter(is_member) {
+            node.value = Some(InodeValue { attr: *attr, parent: Ino(0), entries: 0, acl: None });
+            let is_dense = node.known.is_dense && attr.blocks == predict::pages_of(attr.size);
+            node.known = Known { is_dense, is_exact: true };
+        }
+    }
+
+    /// A directory is delegated, of which nothing is known, or all was forgotten.
+    fn begin_tree(&mut self, root: Ino) {
         self.forget(root);
         if self.nodes.len() >= NODES_MAX {
             self.trees.clear();
             self.nodes.clear();
         }
-        let unlisted = (entries > 0).then_some(0);
+    }
+
+    /// A directory belongs to a tree, of which nothing is known but its number of names.
+    fn begin_directory(&mut self, root: Ino, dir: Ino, entries: u64) {
         let node = Node {
             root,
             capability: Capability::NONE,
             value: None,
             known: Known { is_dense: false, is_exact: true },
             is_open: false,
-            names: Some(Names { unlisted, ..Names::all_of_none() }),
+            names: Some(Names::unlisted(entries)),
         };
-        self.nodes.insert(root, node);
+        self.nodes.insert(dir, node);
+    }
+
+    /// A cell has looked the name up, and granted a lease on it. Returns whether the directory
+    /// belongs to a tree with this lease. Then the inode is a member if its attributes came under
+    /// the same lease.
+    pub(crate) fn found(
+        &mut self,
+        cell: CellId,
+        (dir, name): (Ino, &FileName),
+        entry: &Entry,
+        capability: Capability,
+    ) -> bool {
+        let guard_of = |lease: Option<Lease>| lease.and_then(|lease| Guard::new(cell, lease));
+        let Some((node, _, guard)) = self.find(dir) else { return false };
+        let root = node.root;
+        if guard_of(entry.lease) != Some(guard) {
+            return false;
+        }
+        let &Entry { ino, kind, attr, .. } = entry;
+        let known = node.names.as_ref().and_then(|names| names.by_name.get(name.as_bytes()));
+        if matches!(known, Some(Leads::Member(..))) {
+            return true;
+        }
+        let covered = attr.filter(|(_, lease)| guard_of(*lease) == Some(guard));
+        // An open that is under way may truncate the file.
+        let covered = covered.filter(|_| self.opening == 0 && self.nodes.len() < NODES_MAX);
+        let leads = match covered {
+            Some((attr, _)) => {
+                let value = Some(InodeValue { attr, parent: Ino(0), entries: 0, acl: None });
+                let known = Known { is_dense: false, is_exact: true };
+                let node = Node { root, capability, value, known, is_open: false, names: None };
+                self.nodes.insert(ino, node);
+                Leads::Member(ino, kind)
+            }
+            None => {
+                let inode = InodeRef { ino, capability };
+                Leads::Elsewhere { inode, kind, is_refused: attr.is_some() }
+            }
+        };
+        self.set_name(dir, name, leads);
+        true
+    }
+
+    /// Whether the lease is that of the tree to which the directory belongs.
+    pub(crate) fn is_leased(&self, cell: CellId, dir: Ino, lease: Lease) -> bool {
+        self.find(dir).is_some_and(|(.., guard)| Guard::new(cell, lease) == Some(guard))
     }
 
     /// A request in a slot has found the name, or has made a member with that name.
@@ -269,7 +425,7 @@ impl Trees {
         has_made: bool,
     ) {
         let (Reply::Created { entry, .. } | Reply::Entry(entry)) = reply else { return };
-        let mut leads = Leads::Elsewhere;
+        let mut leads = Leads::Unknown;
         if let Some(found) = self.nodes.get_mut(&entry.ino) {
             found.note_use();
             leads = Leads::Member(entry.ino, entry.kind);
@@ -280,9 +436,7 @@ impl Trees {
             self.nodes.insert(entry.ino, Node { root, capability, value, known, is_open, names });
             leads = Leads::Member(entry.ino, entry.kind);
         }
-        if let Some(names) = self.nodes.get_mut(&dir).and_then(|dir| dir.names.as_mut()) {
-            names.by_name.insert(name.as_bytes().into(), leads);
-        }
+        self.set_name(dir, name, leads);
     }
 
     /// The page of names that the client should request next, so that it knows all names of a
@@ -308,7 +462,7 @@ impl Trees {
         }
         for entry in entries.iter() {
             // A member that the listing shows may be removed since: then it is requested.
-            names.by_name.entry(entry.name.into()).or_insert(Leads::Elsewhere);
+            names.by_name.entry(entry.name.into()).or_insert(Leads::Unknown);
         }
         names.unlisted = match entries.last_cookie() {
             _ if end => None,
@@ -317,64 +471,25 @@ impl Trees {
         };
     }
 
-    /// Predicts the outcome of the request, if it may be posted now.
-    pub(crate) fn plan(
-        &mut self,
-        request: &Request,
-        (who, now): (&Credentials, Timestamp),
-        words: &impl Words,
-    ) -> Option<NamePost> {
-        let (dir, other) = (request.inode()?, request.other_inode());
-        let (node, tree, guard) = self.find(dir)?;
-        let root = node.root;
-        if !guard.holds(words) {
-            self.forget(root);
-            return None;
-        }
-        let cost = request.post_cost(0);
-        let dirs = [Some(dir), other].into_iter().flatten();
-        let is_here = |dir: Ino| self.nodes.get(&dir).is_some_and(|node| node.root == root);
-        let asks_for_leases =
-            matches!(request, Request::Create { access, .. } if access.intersects(LEASED));
-        let may_post = request.is_postable() && !asks_for_leases && cost <= tree.credit;
-        if !may_post || !dirs.clone().all(is_here) {
-            return None;
-        }
-        // A time that a directory has already is later than a clock that was set back.
-        let ctime = |dir: Ino| self.nodes.get(&dir)?.value.as_ref().map(|value| value.attr.ctime);
-        let time = dirs.filter_map(ctime).fold(now, Timestamp::max);
-        let mut look = Look { trees: self, tree, who, now: time };
-        let plan = names::plan(&mut look, &request.on_names()?);
-        let (new, numbered) = tree.numbers.front().copied().unzip();
-        let makes = matches!(request, Request::Create { .. });
-        let (answer, granted, changes) = match plan {
-            Err(Stop::Unknown) => return None,
-            Err(Stop::Fails(errno)) => (Err(errno), Capability::NONE, Vec::new()),
-            Ok(Plan { changes, outcome }) => {
-                let (reply, granted) = reply_of(outcome, numbered)?;
-                (Ok(reply), granted, changes)
-            }
-        };
-        let new = new.filter(|_| makes && answer.is_ok());
-        let cell = tree.cell;
-        Some(NamePost { cell, guard, time, new, answer, granted, root, cost, changes })
-    }
-
     /// The record of the change is published. Returns the inodes whose attributes it has changed,
     /// except directories in which names were changed.
     pub(crate) fn note_published(&mut self, post: &NamePost) -> Vec<Ino> {
-        let Some(tree) = self.trees.get_mut(&post.root) else { return Vec::new() };
+        let Some(tree) = self.trees.get_mut(&post.root) else {
+            self.note_post(true);
+            return Vec::new();
+        };
         let number = if post.new.is_some() { tree.numbers.pop_front() } else { None };
-        self.make_all(post, number.map_or(Capability::NONE, |(_, it)| it.capability))
+        let changed = self.make_all(post, number.map_or(Capability::NONE, |(_, it)| it.capability));
+        self.note_post(!changed.is_empty());
+        changed
     }
 
-    /// The root of the tree of a change, if more credit or numbers should be asked for now. The
-    /// caller asks.
-    pub(crate) fn wants_more(&mut self, post: &NamePost) -> Option<Ino> {
-        let tree = self.trees.get_mut(&post.root)?;
+    /// Whether more credit or numbers should be asked for now for the tree. Then the caller asks.
+    pub(crate) fn wants_more(&mut self, root: Ino) -> bool {
+        let Some(tree) = self.trees.get_mut(&root) else { return false };
         let wants = tree.is_low() && !tree.is_extending;
         tree.is_extending |= wants;
-        wants.then_some(post.root)
+        wants
     }
 
     /// The answer to [`Request::Extend`].
@@ -430,8 +545,8 @@ impl Trees {
             };
         }
         let gone = match gone {
-            Some(Leads::Member(_, kind)) => Some(kind),
-            _ => None,
+            Some(Leads::Member(_, kind) | Leads::Elsewhere { kind, .. }) => Some(kind),
+            Some(Leads::Unknown) | None => None,
         };
         let Some(value) = &mut node.value else { return };
         names::predict::apply(change, value, gone);
@@ -441,95 +556,19 @@ impl Trees {
     }
 }
 
-/// The reply of the cell, and the capability for the inode in it. `None` if only the cell knows it.
-fn reply_of(outcome: Outcome, numbered: Option<Numbered>) -> Option<(Reply, Capability)> {
-    match outcome {
-        Outcome::Done => Some((Reply::Done, Capability::NONE)),
-        Outcome::Unchanged => Some((Reply::Unchanged, Capability::NONE)),
-        Outcome::Created { attr, found: false, open } => {
-            let Numbered { capability, opens } = numbered?;
-            let wants_lease =
-                |access: &AccessMode| access.intersects(AccessMode::KEEP | AccessMode::SOLE);
-            let opened = open.map(|access| {
-                let handle = Handle { ino: attr.ino, open: Handle::BORN };
-                let kept = Some(opens).filter(|_| wants_lease(&access));
-                Box::new(Opened { handle, attr, keep_pages: false, direct: false, kept })
-            });
-            let (ino, kind) = (attr.ino, attr.kind);
-            let entry = Entry { ino, kind, lease: None, attr: Some((attr, None)) };
-            Some((Reply::Created { entry, opened }, capability))
-        }
-        Outcome::Created { found: true, .. } | Outcome::Entry { .. } => None,
+/// Whether the request may open an inode that exists. One that may make it ends the lease.
+const fn opens(request: &Request) -> bool {
+    match request {
+        Request::Open { .. } => true,
+        Request::Create { flags, .. } => flags.contains(CreateFlags::EXISTING),
+        _ => false,
     }
 }
 
-/// Why the client cannot plan a change.
-enum Stop {
-    Fails(Errno),
-    /// Something that the client does not know.
-    Unknown,
-}
-
-impl From<Errno> for Stop {
-    fn from(errno: Errno) -> Self {
-        Self::Fails(errno)
-    }
-}
-
-/// The knowledge of a client about a tree.
-struct Look<'a> {
-    trees: &'a Trees,
-    tree: &'a Tree,
-    who: &'a Credentials,
-    now: Timestamp,
-}
-
-impl View for Look<'_> {
-    type Stop = Stop;
-
-    fn who(&self) -> &Credentials {
-        self.who
-    }
-
-    fn now(&self) -> Timestamp {
-        self.now
-    }
-
-    fn inode(&mut self, ino: Ino, _: LockMode) -> Result<Option<InodeValue>, Stop> {
-        let value = self.trees.nodes.get(&ino).and_then(|node| node.value.clone());
-        value.map(Some).ok_or(Stop::Unknown)
-    }
-
-    fn name(
-        &mut self,
-        dir: Ino,
-        name: &FileName,
-        _: LockMode,
-    ) -> Result<Option<(Ino, FileKind)>, Stop> {
-        let found = self.trees.name(dir, name.as_bytes()).ok_or(Stop::Unknown)?.0;
-        Ok(found.map(|(node, kind)| (node.ino, kind)))
-    }
-
-    fn default_acl(&self, _: &InodeValue) -> Result<Option<Acl>, Stop> {
-        // A directory with such a list is not delegated, and none is made below it.
-        Ok(None)
-    }
-
-    fn place(&self, dir: Ino, _: &FileName) -> ShardId {
-        dir.shard()
-    }
-
-    fn new_ino(&mut self, _: ShardId) -> Result<Ino, Stop> {
-        Ok(self.tree.numbers.front().ok_or(Stop::Unknown)?.0)
-    }
-
-    fn opens_files_of(&self, _: ShardId) -> bool {
-        true
-    }
-
-    fn touch_tree(&mut self) -> Result<(), Stop> {
-        Err(Stop::Unknown)
-    }
+/// Whether the request may change anything. A read may change the access time.
+fn acts(request: &Request) -> bool {
+    let reads = matches!(request, Request::Read { .. });
+    request.is_change() || request.changes_names() || opens(request) || reads
 }
 
 #[cfg(test)]

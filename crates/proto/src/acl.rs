@@ -62,6 +62,9 @@ pub struct Acl {
 }
 
 impl Acl {
+    /// The bytes of an attribute whose list, if it is legal, says no more than a mode.
+    pub const SHORT_LEN: usize = HEADER + 3 * ENTRY;
+
     /// The list of an attribute; `None` if that contains no entries. EOPNOTSUPP for another
     /// version, EINVAL for an illegal list (`posix_acl_from_xattr`, `posix_acl_valid`).
     pub fn from_xattr(bytes: &[u8]) -> Result<Option<Self>, Errno> {

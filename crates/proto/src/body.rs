@@ -229,7 +229,7 @@ mod tests {
         let numbered = Numbered { capability: Capability(3), opens: lease };
         let numbers = Numbers { first: FILE, each: vec![numbered; 2] };
         let tree =
-            DelegatedTree { root: FILE, entries: 6, continues: true, has_made: true, numbers };
+            DelegatedTree { root: FILE, entries: 6, continues: Some(8), has_made: true, numbers };
         let delegated = |tree| Some(Box::new(Delegated { attr, lease, credit: 5, tree }));
         let delegated = [None, delegated(None), delegated(Some(Box::new(tree)))];
         let leased = || [vec![], vec![dir], vec![dir, dir]].into_iter();

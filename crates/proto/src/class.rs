@@ -76,7 +76,7 @@ impl Request {
             Self::SetAttr { handle, .. }  => LOGS | CHANGES | ACTS | POSTED | when(handle.is_some(), BY_HANDLE),
             Self::Create { flags, access, .. }
                                           => LOGS | ACTS | when(may_create(*flags, *access), CHANGES) | when(makes(*flags), POSTED),
-            Self::Link { .. }             => LOGS | CHANGES | ACTS,
+            Self::Link { .. }             => LOGS | CHANGES | ACTS | POSTED,
             Self::Unlink { .. }           => LOGS | CHANGES | ACTS | POSTED,
             Self::Rmdir { .. }            => LOGS | CHANGES | ACTS | POSTED,
             Self::Rename { flags, .. }    => LOGS | CHANGES | ACTS | when(!flags.contains(RenameFlags::WHITEOUT), POSTED),

@@ -169,9 +169,10 @@ pub struct DelegatedTree {
     pub root: Ino,
     /// The number of names of that directory.
     pub entries: u64,
-    /// The client has had the directory before, and no other client has changed anything since: it
-    /// keeps what it has made there.
-    pub continues: bool,
+    /// The stamp of the lease that the client had of the directory before this one, if nothing was
+    /// changed in between but by this request. A client that knows the directory as that lease and
+    /// its posts have left it keeps what it knows; any other knows nothing.
+    pub continues: Option<u64>,
     /// The request has made the inode in the reply, and it belongs to the tree. If the reply has
     /// also opened it, the client alone has it open.
     pub has_made: bool,

@@ -2,8 +2,10 @@
 
 use warren_base::limits::BODY_MAX;
 use warren_base::{CellId, Errno};
-use warren_client::{Cache, Call, Op};
-use warren_proto::{AccessMode, Answer, Answered, Capabilities, Credentials, Request};
+use warren_client::{Cache, Call, Caller, Missing, Op};
+use warren_proto::{
+    AccessMode, Answer, Answered, Capabilities, Credentials, InodeRef, Reply, Request,
+};
 use warren_shm::{StreamOutcome, wall};
 
 use crate::posts::Posts;
@@ -12,6 +14,9 @@ use crate::slot::{Change, Slot};
 /// Pages of the names of a directory that was delegated, and encoded bytes of each.
 const PAGES_MAX: usize = 32;
 const PAGE_BYTES: u32 = BODY_MAX as u32 - 1024;
+/// Times that a client asks for what it does not know of a directory before it makes a change with
+/// a request: a rename names two.
+const LEARNED_MAX: u32 = 2;
 
 impl Slot {
     /// Makes a file-system call as [`Slot::perform`] does, but posts a change of names or of
@@ -25,8 +30,11 @@ impl Slot {
         let answered = self.steps(call, cache, |slot, cache, change| {
             let posted = match change.request {
                 request if request.changes_names() => slot.post_names(cache, posts, &change),
-                Request::SetAttr { handle: None, .. } => {
-                    slot.post_attributes(cache, posts, &change)
+                request @ Request::SetAttr { handle: None, .. } => {
+                    slot.post_attributes(cache, posts, request, &change)
+                }
+                Request::SetXattr { .. } | Request::RemoveXattr { .. } => {
+                    slot.post_list(cache, posts, &change)
                 }
                 _ => None,
             };
@@ -36,26 +44,35 @@ impl Slot {
             slot.await_records(posts, change.cell, change.request)?;
             Ok(None)
         });
-        match answered {
-            Ok(answered) => {
-                self.list(call, cache);
-                answered
-            }
-            Err(errno) => Err(errno).into(),
-        }
+        answered.unwrap_or_else(|errno| Err(errno).into())
     }
 
-    /// Lists the directory that the call has changed, if that was delegated with it, and not all of
-    /// its names are known.
-    fn list(&mut self, call: &Call, cache: &mut Cache) {
+    /// Asks for what the plan of the change needs. Returns whether it may be planned again.
+    fn learn(&mut self, cache: &mut Cache, change: &Change<'_>) -> bool {
+        let Some(missing) = cache.missing(change.request) else { return false };
+        let (Missing::Names(dir) | Missing::Name(dir, _)) = missing;
+        let is_first = change.request.inode() == Some(dir);
+        let Capabilities { inode, other } = change.capabilities;
+        let dir = InodeRef { ino: dir, capability: if is_first { inode } else { other } };
+        match &missing {
+            Missing::Names(_) => self.list(dir, change.caller, cache),
+            Missing::Name(ino, name) => {
+                let look_up = Request::Neighbours { dir: *ino, name: name.clone() };
+                let op = Op::Ino(look_up, Capabilities::of(dir.capability));
+                self.perform(&mut Call::new(op, change.caller.clone()), cache);
+            }
+        }
+        cache.missing(change.request) != Some(missing)
+    }
+
+    /// Lists the directory, if that is delegated and not all of its names are known.
+    fn list(&mut self, dir: InodeRef, caller: &Caller, cache: &mut Cache) {
         for _ in 0..PAGES_MAX {
-            let Some(dir) = call.changed_directory() else { return };
             let Some(cookie) = cache.next_page(dir.ino) else { return };
             let list =
                 Request::ReadDir { dir: dir.ino, cookie, bytes_max: PAGE_BYTES, leased: false };
             let op = Op::Ino(list, Capabilities::of(dir.capability));
-            let mut call = Call::new(op, call.caller().clone());
-            if self.perform(&mut call, cache).answer.is_err() {
+            if self.perform(&mut Call::new(op, caller.clone()), cache).answer.is_err() {
                 return cache.not_listed(dir.ino);
             }
         }
@@ -89,11 +106,16 @@ impl Slot {
         let Change { request, capabilities, caller, .. } = *change;
         let who = &*caller.credentials;
         posts.take_more(cache, false);
-        let plan = |cache: &mut Cache| cache.plan_names(request, (who, wall()), &*self.shared);
-        let post = match plan(cache) {
-            Some(post) => post,
-            None if posts.take_more(cache, true) => plan(cache)?,
-            None => return None,
+        let mut learned = 0;
+        let post = loop {
+            if let Some(post) = cache.plan_names(request, (who, wall()), &*self.shared) {
+                break post;
+            }
+            learned += 1;
+            let may_learn = learned <= LEARNED_MAX && self.learn(cache, change);
+            if !may_learn && !posts.take_more(cache, true) {
+                return None;
+            }
         };
         if post.answer.is_ok() {
             let at = (post.cell, post.time, post.new);
@@ -101,7 +123,7 @@ impl Slot {
                 return None;
             }
             cache.note_names(&post);
-            posts.ask_for_more(cache, &post);
+            posts.ask_for_more(cache, post.root());
         }
         if post.guard.holds(&*self.shared) {
             self.last_cell = Some(post.cell);
@@ -123,12 +145,27 @@ impl Slot {
         &mut self,
         cache: &mut Cache,
         posts: &mut Posts,
+        set: &Request,
+        &Change { capabilities, caller, .. }: &Change<'_>,
+    ) -> Option<Answered> {
+        let by = (&*caller.credentials, AccessMode::empty());
+        self.post(cache, posts, (set, capabilities), by, (0, |_: &mut [u8]| ())).map(Answered::from)
+    }
+
+    /// Posts a change of an access control list that comes down to one of the mode, or to none.
+    fn post_list(
+        &mut self,
+        cache: &mut Cache,
+        posts: &mut Posts,
         change: &Change<'_>,
     ) -> Option<Answered> {
-        let Change { request, capabilities, caller, .. } = *change;
-        let by = (&*caller.credentials, AccessMode::empty());
-        self.post(cache, posts, (request, capabilities), by, (0, |_: &mut [u8]| ()))
-            .map(Answered::from)
+        let who = &*change.caller.credentials;
+        if let Some(guard) = cache.has_no_list(change.request, who) {
+            return guard.holds(&*self.shared).then(|| Ok(Reply::Done).into());
+        }
+        let set = cache.mode_of_list(change.request)?;
+        let set = self.post_attributes(cache, posts, &set, change)?;
+        Some(set.answer.map(|_| Reply::Done).into())
     }
 
     /// Posts a change of an inode: by these credentials, through a handle of this access if the
@@ -146,11 +183,21 @@ impl Slot {
         if !request.inode().is_some_and(|ino| cache.is_delegated(ino)) {
             return None;
         }
-        let post = cache.plan_post(request, length, access, (who, wall()), &*self.shared)?;
+        posts.take_more(cache, false);
+        let plan = |cache: &mut Cache| {
+            cache.plan_post(request, length, access, (who, wall()), &*self.shared)
+        };
+        let post = match plan(cache) {
+            None if posts.take_more(cache, true) => plan(cache),
+            planned => planned,
+        }?;
         if !posts.publish((post.cell, post.time), (request, capabilities), length, fill) {
             return None;
         }
         cache.note_published(&post);
+        if let Some(root) = post.root() {
+            posts.ask_for_more(cache, root);
+        }
         if post.guard.holds(&*self.shared) {
             return Some(Ok(post.reply));
         }

@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use warren_base::{CellId, Ino, Timestamp};
-use warren_client::{Cache, NamePost};
+use warren_client::Cache;
 use warren_proto::stream::{RecordHeader, StreamPos};
 use warren_proto::{Capabilities, Request};
 use warren_shm::{StreamOutcome, find_room};
@@ -127,10 +127,10 @@ impl Posts {
         stream.executed != stream.end
     }
 
-    /// Asks for more of what the change has used, if half of it is used.
-    pub(crate) fn ask_for_more(&mut self, cache: &mut Cache, post: &NamePost) {
+    /// Asks for more of what was used under the delegation of a directory, if half of it is used.
+    pub(crate) fn ask_for_more(&mut self, cache: &mut Cache, dir: Ino) {
         if let Some(ahead) = self.ahead.as_mut().filter(|_| self.extending.is_none())
-            && let Some(dir) = cache.wants_more(post)
+            && cache.wants_more(dir)
         {
             ahead.submit(Capabilities::default(), Request::Extend { dir });
             self.extending = Some(dir);

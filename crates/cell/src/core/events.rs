@@ -220,24 +220,23 @@ impl Core {
                 self.loaded(io, (shard, pointer.block), result, is_intact, turn);
             }
             Purpose::LoadPages { block, pages } => {
-                let (mut is_intact, id) = (true, pages[0].0.0.shard());
+                let (mut is_intact, mut is_wanted) = (true, false);
+                let id = pages[0].0.0.shard();
                 let mut shard = self.shards.get_mut(&id);
                 for (at, frame, checksum) in pages {
                     let is_right = result.is_ok()
                         && crc32c::crc32c(turn.driver.memory.frame(frame)) == checksum;
-                    match &mut shard {
-                        Some(shard) => {
-                            shard.pages.finish_load(
-                                (at, frame),
-                                io,
-                                is_right,
-                                &mut turn.cache.frames,
-                            );
-                        }
-                        None => turn.cache.frames.give(frame),
+                    let Some(shard) = &mut shard else {
+                        turn.cache.frames.give(frame);
+                        continue;
+                    };
+                    let frames = &mut turn.cache.frames;
+                    // A page that has left its file meanwhile may have left its block to another.
+                    if shard.pages.finish_load((at, frame), io, is_right, frames) {
+                        (is_intact, is_wanted) = (is_intact && is_right, true);
                     }
-                    is_intact &= is_right;
                 }
+                let result = if is_wanted { result } else { Ok(()) };
                 self.loaded(io, (id, block), result, is_intact, turn);
             }
             Purpose::WritePages { pages, lsn } => {

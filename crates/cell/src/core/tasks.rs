@@ -581,6 +581,8 @@ fn cause_of(task: &mut Task, outcome: &Result<Finished, Stop>) -> Cause {
 #[inline]
 fn executed(from: SlotRef, seq: u32, answer: &Answer) -> Executed {
     let answer = match answer {
+        // The outcome of a record shows no attributes.
+        Ok(Reply::Attr { .. }) if from.slot == SlotNo::STREAM => Ok(Reply::Done),
         Ok(reply) => Ok(reply.without_leases()),
         Err(errno) => Err(*errno),
     };

@@ -4,7 +4,7 @@ use warren_base::{ClientId, Ino, InodeFlags};
 use warren_proto::stream::Delegated;
 use warren_proto::{AccessMode, Answer, FileKind, LeaseKey, LockKey, LockMode, Reply, Request};
 
-use crate::delegate::trees::{delegate_tree, extend_tree};
+use crate::delegate::trees::{continue_after_attributes, delegate_tree, extend_tree};
 use crate::delegate::{end, fits, make_room, open_stream};
 use crate::plant::Plant;
 use crate::shard::Shard;
@@ -68,6 +68,11 @@ pub(crate) fn delegate_beside(
     }
     let ino = used_inode(request, answer)?;
     let shard = shards.get_mut(&ino.shard())?;
+    if let Request::SetAttr { handle: None, .. } = request
+        && let Some(delegated) = continue_after_attributes(shard, ino, request, client, turn)
+    {
+        return Some(delegated);
+    }
     let may_have_it = match shard.leases.delegations.find(ino) {
         Some(it) => it.client == client,
         None => is_wanted(request, client, turn) && may_delegate(shard, ino, client, turn),

@@ -1,16 +1,18 @@
 //! Delegations of directories: their client alone changes names there, and in all directories that
 //! it makes there (decision 84).
 //!
-//! A client that asks for it ([`AccessMode::SOLE`]) gets one with the reply to a `Create`: of the
-//! directory that it has made, or of one in which it has made two inodes while no other client did.
-//! The delegation brings numbers for the inodes that the client will make. If the client changes
+//! A client gets one with the reply to a change of names: of the directory that it has made, or of
+//! one in which it has changed two names while no other client did. A `Create` has to ask for it
+//! ([`AccessMode::SOLE`]). The delegation brings numbers for the inodes that the client will make.
+//! Older inodes become members when the client looks their names up. If the client changes
 //! something there with a request in a slot, the cell ends the lease. Its reply brings another
-//! lease, which holds for the members that the client has made before, too.
+//! lease, which holds for the members so far, too.
 
 use warren_base::{ClientId, Errno, Ino, InodeFlags};
 use warren_proto::stream::{Delegated, DelegatedTree, Numbered, Numbers};
 use warren_proto::{
-    AccessMode, Answer, Attr, FileKind, LeaseKey, LockKey, LockMode, NAME_COST, Request, Step,
+    AccessMode, Answer, Attr, FileKind, Lease, LeaseKey, LockKey, LockMode, NAME_COST, Request,
+    Step,
 };
 
 use crate::budget::Need;
@@ -19,7 +21,7 @@ use crate::plant::Plant;
 use crate::recall::recall;
 use crate::run::wait::Stop;
 use crate::shard::Shard;
-use crate::shard::lease::{MEMBERS_MAX, State};
+use crate::shard::lease::State;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
@@ -62,17 +64,32 @@ pub(super) fn delegate_tree(
     if let Some(root) = shard.leases.delegations.tree_of(dir) {
         return continue_tree(shard, (root, dir), (request, made), client, turn);
     }
-    let Request::Create { new, access, .. } = request else { return None };
-    if !access.contains(AccessMode::SOLE) || answer.is_err() {
+    let is_wanted = match request {
+        Request::Create { access, .. } => access.contains(AccessMode::SOLE),
+        _ => turn.sessions.clients.stream_ring(client).is_some(),
+    };
+    if !is_wanted || answer.is_err() {
         return None;
     }
-    if new.kind == FileKind::Directory {
-        let pays = turn.sessions.streams.pays(client);
-        let made = made.filter(|_| pays)?;
-        let shard = shards.get_mut(&made.shard())?;
-        let may_delegate = may_delegate(shard, made, client, turn);
-        return may_delegate.then(|| grant(shard, (made, made), Before::None, client, turn))?;
+    if let Some(delegated) = delegate_changed(shard, dir, made, client, turn) {
+        return Some(delegated);
     }
+    let makes_directory =
+        matches!(request, Request::Create { new, .. } if new.kind == FileKind::Directory);
+    let made = made.filter(|_| makes_directory && turn.sessions.streams.pays(client))?;
+    let shard = shards.get_mut(&made.shard())?;
+    let may_delegate = may_delegate(shard, made, client, turn);
+    may_delegate.then(|| grant(shard, (made, made), Before::Made, client, turn))?
+}
+
+/// Delegates a directory in which the client has changed several names in a row.
+fn delegate_changed(
+    shard: &mut Shard,
+    dir: Ino,
+    made: Option<Ino>,
+    client: ClientId,
+    turn: &mut Turn<'_>,
+) -> Option<Box<Delegated>> {
     let count = shard.leases.delegations.note_change(dir, client);
     let is_tried = count >= 2 && (count.is_power_of_two() || count.is_multiple_of(TRIED_EACH));
     if !is_tried || !may_delegate(shard, dir, client, turn) || !is_short(shard, dir) {
@@ -82,11 +99,9 @@ pub(super) fn delegate_tree(
         recall_copies(shard, dir, client, turn);
         return None;
     }
-    let delegated = grant(shard, (dir, dir), Before::None, client, turn);
-    if delegated.is_some() {
-        shard.leases.delegations.forget_changes(dir);
-    }
-    add_made(shard, (dir, dir), made, delegated)
+    let delegated = grant(shard, (dir, dir), Before::None, client, turn)?;
+    shard.leases.delegations.forget_changes(dir);
+    add_made(shard, (dir, dir), made, Some(delegated))
 }
 
 /// The client has moved or linked an inode out of a tree: it forgets that tree.
@@ -101,13 +116,40 @@ fn end_tree_of_other(
         && let delegations = &shard.leases.delegations
         && let Some(root) = delegations.tree_of(other)
         && delegations.find(root).is_some_and(|tree| tree.client == client)
+        && !stays_in(request, root, shard)
     {
         end(shard, root, false, turn);
     }
 }
 
-/// The client has changed names of its tree by a request in a slot. It gets a new lease if it knows
-/// the names afterwards.
+/// Whether the request moves or links an inode of the tree within it.
+fn stays_in(request: &Request, root: Ino, shard: &Shard) -> bool {
+    let is_in = |dir: Ino| shard.leases.delegations.tree_of(dir) == Some(root);
+    match *request {
+        Request::Rename { from, dir, .. } => is_in(from) && is_in(dir),
+        Request::Link { dir, .. } => is_in(dir),
+        _ => false,
+    }
+}
+
+/// The client has changed the attributes of a member by a request in a slot.
+pub(super) fn continue_after_attributes(
+    shard: &mut Shard,
+    ino: Ino,
+    request: &Request,
+    client: ClientId,
+    turn: &mut Turn<'_>,
+) -> Option<Box<Delegated>> {
+    let root = shard.leases.delegations.root_of(ino)?;
+    let flags = shard.inode(ino).ok().flatten()?.flags;
+    if flags.intersects(UNPREDICTABLE) {
+        return None;
+    }
+    continue_tree(shard, (root, root), (request, None), client, turn)
+}
+
+/// The client has changed its tree by a request in a slot. It gets a new lease if it knows the
+/// names afterwards.
 fn continue_tree(
     shard: &mut Shard,
     (root, dir): (Ino, Ino),
@@ -120,14 +162,16 @@ fn continue_tree(
     }
     let delegations = &shard.leases.delegations;
     let is_locked = shard.locks.has_locked(|ino| delegations.tree_of(ino) == Some(root));
-    let is_known = !is_locked
-        && matches!(
-            request,
-            Request::Create { .. } | Request::Unlink { .. } | Request::Rmdir { .. }
-        );
-    let count = shard.leases.delegations.count_members(root) + CHANGES[0] as usize;
+    let is_known = match request {
+        Request::Create { .. }
+        | Request::Unlink { .. }
+        | Request::Rmdir { .. }
+        | Request::SetAttr { .. } => true,
+        _ => stays_in(request, root, shard),
+    };
     let continues = is_known
-        && count <= MEMBERS_MAX
+        && !is_locked
+        && shard.leases.delegations.takes_members(root, CHANGES[0] as usize)
         && opens_few(turn)
         && is_plain(shard, root)
         && is_plain(shard, dir);
@@ -151,13 +195,12 @@ pub(super) fn extend_tree(
 ) -> Option<Box<Delegated>> {
     let shard = shards.get_mut(&root.shard())?;
     let tree = *shard.leases.delegations.find(root)?;
-    let count = shard.leases.delegations.count_members(root) + CHANGES[0] as usize;
     let may_extend = tree.client == client
         && tree.is_tree
         && tree.state == State::Standing
         && tree.credit <= EXTENDED_MAX
         && opens_few(turn)
-        && count <= MEMBERS_MAX;
+        && shard.leases.delegations.takes_members(root, CHANGES[0] as usize);
     if !may_extend || !turn.log_has_room() {
         return None;
     }
@@ -169,7 +212,8 @@ pub(super) fn extend_tree(
     let (credit, blocks) = credit_of(shard, changes);
     shard.leases.delegations.extend(root, credit, blocks);
     let lease = turn.grant(&mut shard.leases, LeaseKey::Delegate(root), client);
-    let tree = DelegatedTree { root, entries: 0, continues: true, has_made: false, numbers };
+    let continues = Some(lease.stamp);
+    let tree = DelegatedTree { root, entries: 0, continues, has_made: false, numbers };
     Some(Box::new(Delegated { attr, lease, credit, tree: Some(Box::new(tree)) }))
 }
 
@@ -206,6 +250,57 @@ fn add_made(
         tree.has_made = true;
     }
     delegated
+}
+
+/// The lease of the tree to which the directory belongs, for the client that has it.
+pub(crate) fn lease_of_tree(
+    shard: &mut Shard,
+    dir: Ino,
+    client: ClientId,
+    turn: &mut Turn<'_>,
+) -> Option<Lease> {
+    let root = shard.leases.delegations.tree_of(dir)?;
+    let tree = shard.leases.delegations.find(root)?;
+    if tree.client != client || tree.state != State::Standing {
+        return None;
+    }
+    Some(turn.grant(&mut shard.leases, LeaseKey::Delegate(root), client))
+}
+
+/// The client of a tree has looked up a name there, which leads to an inode with these attributes.
+/// The inode becomes a member, if no one has it open and no front has a copy. Returns the lease of
+/// the tree, under which the client has the attributes.
+pub(crate) fn cover(
+    shard: &mut Shard,
+    dir: Ino,
+    attr: &Attr,
+    client: ClientId,
+    turn: &mut Turn<'_>,
+) -> Option<Lease> {
+    let &Attr { ino, kind, nlink, flags, .. } = attr;
+    let lease = lease_of_tree(shard, dir, client, turn)?;
+    let (key, delegations) = (LeaseKey::Attr(ino), &shard.leases.delegations);
+    let root = delegations.tree_of(dir)?;
+    let is_member = delegations.root_of(ino) == Some(root);
+    let is_inherited = !turn.sessions.leases.inherited.is_empty() && turn.is_marked(&key);
+    // Another name could be one of a directory that is not delegated.
+    let may_cover = ino.shard() == shard.id
+        && kind != FileKind::Directory
+        && nlink == 1
+        && !flags.intersects(UNPREDICTABLE)
+        && (is_member || !delegations.covers(ino) && delegations.takes_members(root, 1))
+        && delegations.may_delegate(ino, turn.driver.now.monotonic)
+        && shard.opens.clients_of(ino).is_empty()
+        && !shard.locks.blocks(&LockKey::Inode(ino), LockMode::Write)
+        && !shard.leases.is_acknowledged(&key, is_inherited, &turn.sessions.leases);
+    if !may_cover {
+        return None;
+    }
+    if !is_member {
+        shard.leases.delegations.add_member(root, ino);
+        turn.revoke(&mut shard.leases, &key);
+    }
+    Some(lease)
 }
 
 /// Whether the rules of changes in the directory need no more than its attributes.
@@ -266,6 +361,8 @@ fn recall_copies(shard: &mut Shard, dir: Ino, client: ClientId, turn: &mut Turn<
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Before {
     None,
+    /// The request has made the directory.
+    Made,
     Continues,
 }
 
@@ -277,7 +374,8 @@ fn grant(
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> Option<Box<Delegated>> {
-    let continues = before == Before::Continues;
+    let standing = shard.leases.delegations.find(root).map(|it| it.stamp);
+    let continues = standing.filter(|_| before == Before::Continues);
     let value = shard.inode_value(dir).ok().flatten()?;
     let changes = set_aside(shard, turn)?;
     if !turn.log_has_room() {
@@ -289,12 +387,13 @@ fn grant(
     shard.leases.delegations.insert(root, client, (credit, blocks), true);
     if !turn.plants(Plant::DelegateBesideCopies) {
         turn.revoke(&mut shard.leases, &LeaseKey::Attr(root));
-        if !continues && !turn.plants(Plant::KeepNames) {
+        if before == Before::None && !turn.plants(Plant::KeepNames) {
             let stamps = &mut turn.sessions.leases.stamps;
             shard.leases.words.revoke_names(root, stamps, turn.driver.memory);
         }
     }
     let lease = turn.grant(&mut shard.leases, LeaseKey::Delegate(root), client);
+    shard.leases.delegations.set_stamp(root, lease.stamp);
     let (entries, has_made) = (value.entries, false);
     let tree = DelegatedTree { root, entries, continues, has_made, numbers };
     Some(Box::new(Delegated { attr: value.attr, lease, credit, tree: Some(Box::new(tree)) }))

@@ -36,6 +36,9 @@ pub(crate) fn set_acl(
     let is_access = *name.as_bytes() == *ACL_ACCESS;
     let list = value.map(Acl::from_xattr).transpose()?.flatten();
     may_set(&inode, is_access, list.as_ref(), who)?;
+    if !is_access && inode.attr.kind != FileKind::Directory {
+        return done(Reply::Done);
+    }
     let mode = match &list {
         Some(list) if is_access => {
             let mode = list.apply_to(inode.attr.mode);
@@ -74,8 +77,9 @@ fn may_set(
     match inode.attr.kind {
         FileKind::Symlink => return Err(Errno::EOPNOTSUPP),
         FileKind::Directory => {}
-        _ if !is_access && list.is_some() => return Err(Errno::EACCES),
-        _ => {}
+        _ if is_access => {}
+        // It has none. The removal succeeds for any user.
+        _ => return if list.is_some() { Err(Errno::EACCES) } else { Ok(()) },
     }
     permission::check_owner(who, &inode.attr)
 }

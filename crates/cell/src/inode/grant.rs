@@ -3,6 +3,7 @@
 use warren_base::{ClientId, Ino};
 use warren_proto::{Answer, FileName, Lease, LeaseKey, LeasedAttrs, LockKey, Reply, Request};
 
+use crate::delegate::lease_of_tree;
 use crate::plant::Plant;
 use crate::shard::Shard;
 use crate::shards::Shards;
@@ -15,10 +16,12 @@ pub(crate) fn grant_name(
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> Option<Lease> {
-    if shard.leases.delegations.covers(dir) {
-        return None;
-    }
     let lock = || LockKey::Name(dir, name.clone());
+    if shard.leases.delegations.covers(dir) {
+        // Only the client of the tree may keep names there, and knows which it changes itself.
+        let is_changing = shard.locks.is_changing(&lock());
+        return if is_changing { None } else { lease_of_tree(shard, dir, client, turn) };
+    }
     grant(shard, lock, LeaseKey::Name(dir, name.clone()), client, turn)
 }
 

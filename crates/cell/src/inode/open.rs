@@ -278,8 +278,8 @@ pub(crate) fn close(
         // blocks.
         if nameless {
             turn.revoke(&mut shard.leases, &LeaseKey::Attr(ino));
+            turn.waits.start(Work::Reap { ino });
         }
-        turn.waits.start(Work::Reap { ino });
     }
     done(Reply::Done)
 }

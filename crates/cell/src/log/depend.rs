@@ -93,7 +93,8 @@ impl Depends {
         self.durable.get(&cell).is_some_and(|durable| *durable >= lsn)
     }
 
-    fn depend_on(&mut self, cell: CellId, at: Lsn, lsn: Lsn) {
+    /// The record that begins at `at`, the last one so far, depends on another cell's log.
+    pub(crate) fn depend_on(&mut self, cell: CellId, at: Lsn, lsn: Lsn) {
         if self.is_durable_there(cell, lsn) {
             return;
         }

@@ -12,7 +12,7 @@ use crate::budget::Reservation;
 use crate::change::{changed_inode, make, prepare};
 use crate::data::cover::cover_replacement;
 use crate::data::read::data_at_hand;
-use crate::delegate::{Use, settle};
+use crate::delegate::{Use, cover, settle};
 use crate::event::SlotRef;
 use crate::inode::grant::{grant_attr, grant_name, grant_names};
 use crate::inode::open::{check_opens, open_now, ready_to_open};
@@ -25,6 +25,7 @@ use crate::run::state::TaskState;
 use crate::run::txn::Txn;
 use crate::run::wait::{Stop, Wait, Waits};
 use crate::run::work::Work;
+use crate::shard::lease::Delegation;
 use crate::shards::Shards;
 use crate::turn::Turn;
 use crate::txn::coordinator::Coordinator;
@@ -83,7 +84,7 @@ pub(crate) fn run_on_names(
                     plan.changes.retain(|change| !matches!(change, Change::Inherit { .. }));
                 }
                 if others_post {
-                    ready_to_show(shards, state, &plan.reply, turn)?;
+                    ready_to_show(shards, state, &mut plan.reply, turn)?;
                 }
                 if call.is_posted {
                     check_covered(shards, call, &plan, turn)?;
@@ -147,7 +148,13 @@ fn note_members(shards: &mut Shards, call: &NameCall<'_>, changes: &[Change], tu
                     delegations.add_member(root, *ino);
                 }
             }
-            Change::RemoveLink { ino, .. } => delegations.remove_member(*ino),
+            Change::RemoveLink { ino, .. } => {
+                let inode = shard.inode(*ino).ok().flatten();
+                let is_named = inode.is_some_and(|inode| inode.nlink > 0);
+                if !is_named {
+                    shard.leases.delegations.remove_member(*ino);
+                }
+            }
             _ => {}
         }
     }
@@ -169,13 +176,25 @@ fn ready_to_refuse(
     Ok(())
 }
 
-/// Waits until what other clients have posted on the inodes that the reply shows is executed.
+/// Waits until what other clients have posted on the inodes that the reply shows is executed. A
+/// reply with several inodes has to show one moment: names that come with another show no
+/// attributes that something posted may have overtaken, and none come with such attributes.
 fn ready_to_show(
     shards: &mut Shards,
     state: &mut TaskState,
-    reply: &PlannedReply,
+    reply: &mut PlannedReply,
     turn: &mut Turn<'_>,
 ) -> Result<(), Stop> {
+    if let PlannedReply::Neighbours(found) = reply {
+        for other in found.iter_mut().skip(1) {
+            other.attr.take_if(|attr| !shows_now(shards, attr.ino, state.client, turn));
+        }
+        if let Some(&plan::Neighbour { ino, kind, attr, .. }) = found.first()
+            && attr.is_some_and(|_| !shows_now(shards, ino, None, turn))
+        {
+            *reply = PlannedReply::Entry { ino, kind, attr };
+        }
+    }
     let mut show = |attr: Option<Attr>, how: Use| {
         let Some(Attr { ino, .. }) = attr else { return Ok(()) };
         match shards.get_mut(&ino.shard()) {
@@ -193,6 +212,18 @@ fn ready_to_show(
         }
         _ => Ok(()),
     }
+}
+
+/// Whether all that was posted on the inode up to now is executed. If `whose` is a client, only its
+/// posts are looked at: of an inode that is delegated to another it is not known.
+fn shows_now(shards: &Shards, ino: Ino, whose: Option<ClientId>, turn: &mut Turn<'_>) -> bool {
+    let Some(shard) = shards.get(&ino.shard()) else { return true };
+    let delegations = &shard.leases.delegations;
+    let covering = delegations.covering(ino).into_iter().flatten();
+    covering.filter_map(|ino| delegations.find(ino)).all(|&Delegation { client, .. }| {
+        whose.is_none_or(|whose| whose == client)
+            && turn.sessions.streams.is_past(client, turn.driver.memory.stream_end(client))
+    })
 }
 
 /// Locks everything that a transaction's operation has touched, whether it returned a plan or
@@ -308,6 +339,11 @@ fn carry_out(
         let remote = changes.into_iter().filter(|change| !owned(change)).collect();
         coordinator.commit(shards, state, remote, turn);
     }
+    if call.is_posted {
+        open_posted(shards, call, &plan.reply, turn);
+        // Its client has predicted the reply.
+        return Ok(Some((Ok(Reply::Done), 0)));
+    }
     let answer = answer(shards, call, &mut plan.reply, opening, turn);
     let data = data_len(shards, call, &answer, turn);
     Ok(Some((answer, data)))
@@ -327,9 +363,27 @@ fn data_len(
     found.map_or(0, |(opened, shard)| data_at_hand(shard, from, opened, access, turn))
 }
 
+/// Opens the file that a record has made, unless its client has disconnected meanwhile.
+fn open_posted(
+    shards: &mut Shards,
+    call: &NameCall<'_>,
+    reply: &PlannedReply,
+    turn: &mut Turn<'_>,
+) {
+    let client = call.from.client;
+    if let PlannedReply::Created { attr, open: Some(access), .. } = *reply
+        && turn.sessions.clients.is_known(client)
+    {
+        let shard = shards.shard(attr.ino.shard());
+        let handle = Handle { ino: attr.ino, open: Handle::BORN };
+        let opening = (handle, access & !AccessMode::TRUNCATE);
+        let _opened = open_now(shard, opening, Reservation::empty(), (client, call.who), turn);
+    }
+}
+
 fn answer(
     shards: &mut Shards,
-    &NameCall { from: SlotRef { client, .. }, ref request, who, is_posted, .. }: &NameCall<'_>,
+    &NameCall { from: SlotRef { client, .. }, ref request, who, .. }: &NameCall<'_>,
     reply: &mut PlannedReply,
     opening: Reservation,
     turn: &mut Turn<'_>,
@@ -362,10 +416,7 @@ fn answer(
             let kept = if found { AccessMode::all() } else { !AccessMode::TRUNCATE };
             let opened = open.map(|access| {
                 let shard = shards.shard(attr.ino.shard());
-                let handle = match is_posted {
-                    true => Handle { ino: attr.ino, open: Handle::BORN },
-                    false => turn.sessions.opens.new_handle(attr.ino),
-                };
+                let handle = turn.sessions.opens.new_handle(attr.ino);
                 open_now(shard, (handle, access & kept), opening, (client, who), turn)
             });
             if let Some(opened) = &opened {
@@ -435,8 +486,11 @@ fn entry(
 ) -> Entry {
     let lease = lease_name(shards, leased, client, turn);
     let attr = attr.map(|attr| {
-        let shard = shards.get_mut(&ino.shard());
-        (attr, shard.and_then(|shard| grant_attr(shard, ino, client, turn)))
+        let lease = shards.get_mut(&ino.shard()).and_then(|shard| {
+            let covered = leased.and_then(|(dir, _)| cover(shard, dir, &attr, client, turn));
+            covered.or_else(|| grant_attr(shard, ino, client, turn))
+        });
+        (attr, lease)
     });
     Entry { ino, kind, lease, attr }
 }

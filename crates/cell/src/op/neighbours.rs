@@ -30,13 +30,19 @@ const _: () = assert!((GROUP as usize) * (NEIGHBOUR + 16) < LISTING_MAX * 3 / 4)
 
 pub(super) fn neighbours(view: &mut View<'_>, dir: Ino, name: &FileName) -> Result<Plan, Stop> {
     let plan = lookup(view, dir, name)?;
-    let PlannedReply::Entry { ino, kind, attr } = plan.reply else { return Ok(plan) };
+    let PlannedReply::Entry { ino, kind, mut attr } = plan.reply else { return Ok(plan) };
+    let is_delegated = view.shards[&dir.shard()].leases.delegations.covers(dir);
+    if is_delegated && attr.is_none() && ino.shard() == dir.shard() {
+        // Its client wants to change the name, and has to know the inode for that.
+        attr = view.inode(ino, LockMode::Read)?.map(|value| value.attr);
+    }
+    let alone = PlannedReply::Entry { ino, kind, attr };
     let parent = view.directory(dir, LockMode::IntentRead)?;
     // A front's leases are acknowledged ones, and the names are for readers of the directory.
     let is_reader = permission::check(view.who, &parent, READ).is_ok()
         || view.volume.plant == Some(Plant::NeighboursUnread);
     if view.who.checked_by_kernel || !is_reader {
-        return Ok(plan);
+        return Ok(Plan::reply(alone));
     }
     let first = Neighbour { name: name.clone(), ino, kind, attr };
     let mut room = LISTING_MAX - NEIGHBOUR - name.as_bytes().len();
@@ -47,7 +53,7 @@ pub(super) fn neighbours(view: &mut View<'_>, dir: Ino, name: &FileName) -> Resu
         add_neighbours(view, dir, (from, to), &mut room, &mut found);
     }
     Ok(Plan::reply(match found.len() {
-        1 => plan.reply,
+        1 => alone,
         _ => PlannedReply::Neighbours(found),
     }))
 }

@@ -280,6 +280,13 @@ impl Replay {
                     self.frames.note_discarded(*ino, replaced, record.end);
                 }
                 Step::Claimed { chunk, .. } => self.claimed.push(*chunk),
+                // A commit of a caretaker makes this record durable. Any other successor writes the
+                // states of all cells to the device first.
+                Step::Depends { cell, lsn }
+                    if turn.log.is_kept() && turn.fleet.peers.has(*cell) =>
+                {
+                    turn.log.depends.depend_on(*cell, record.lsn, *lsn);
+                }
                 Step::Owed { txn, .. } if turn.log.is_kept() => {
                     participants.note_applied(*txn);
                 }

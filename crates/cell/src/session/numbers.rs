@@ -40,11 +40,14 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// The client has these numbers from now on, for the tree of `root`.
+    /// The client has these numbers from now on, for the tree of `root`. A log that begins before
+    /// an unfinished checkpoint may say so twice, and the second time shows what is left.
     pub(crate) fn give(&mut self, client: ClientId, root: Option<Ino>, first: Ino, count: u32) {
         self.has_inherited |= root.is_none();
         let range = Range { root, next: first, left: count };
-        self.by_client.entry(client).or_default().push(range);
+        let ranges = self.by_client.entry(client).or_default();
+        ranges.retain(|before| !before.contains(first));
+        ranges.push(range);
     }
 
     /// The numbers that are left for the tree: the first, and how many.
@@ -137,6 +140,17 @@ mod tests {
 
     fn ino(sequence: u64) -> Ino {
         Ino::new(ShardId(2), sequence)
+    }
+
+    #[test]
+    fn numbers_that_a_log_gives_twice_are_used_once() {
+        let mut numbers = Numbers::default();
+        numbers.give(CLIENT, None, ino(10), 4);
+        numbers.note_replayed(ino(10));
+        numbers.give(CLIENT, None, ino(11), 3);
+        assert_eq!(numbers.all(), [(CLIENT, ino(11), 3)]);
+        numbers.note_use(CLIENT, ino(11));
+        assert!(!numbers.may_use(CLIENT, ino(11)) && numbers.may_use(CLIENT, ino(12)));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::lease::ClientLeases;
 use crate::lease::marks::Marked;
 use crate::lease::recalls::RecallEffect;
 pub(crate) use contended::WaitFor;
-pub(crate) use delegations::{Delegation, MEMBERS_MAX, State};
+pub(crate) use delegations::{Delegation, State};
 
 use contended::Contended;
 use delegations::Delegations;

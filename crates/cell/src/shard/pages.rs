@@ -200,14 +200,15 @@ impl Pages {
         }
     }
 
-    /// The read of the page into `frame` is over. A page that could not be read is dropped.
+    /// The read of the page into `frame` is over. A page that could not be read is dropped. Returns
+    /// whether the file still had the page.
     pub(crate) fn finish_load(
         &mut self,
         (at, frame): (PageNo, FrameNo),
         io: IoId,
         loaded: bool,
         frames: &mut Frames,
-    ) {
+    ) -> bool {
         match self.get_mut(at) {
             Some(page) if page.state == PageState::Loading(io) => {
                 page.state = PageState::Clean;
@@ -216,8 +217,12 @@ impl Pages {
                     self.remove(at, frames);
                     frames.give(frame);
                 }
+                true
             }
-            _ => frames.give(frame),
+            _ => {
+                frames.give(frame);
+                false
+            }
         }
     }
 

@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use warren_base::{CellId, ClientId, Errno, Ino, MapVersion, Rng, ShardId, Timestamp};
 use warren_cell::Planted;
-use warren_client::{Cache, Call, Caller, Op, Path, PathOp, Send, ShardMap, Step, Words};
+use warren_client::{
+    Cache, Call, Caller, Missing, NamePost, Op, Path, PathOp, Send, ShardMap, Step, Words,
+};
 use warren_proto::{
-    Answer, Answered, Attr, Capabilities, CreateFlags, Credentials, FileKind, Handle, InodeRef,
-    NewInode, Position, RenameFlags, Reply, Request, SetAttr,
+    AccessMode, Answer, Answered, Attr, Capabilities, CreateFlags, Credentials, FileKind, Handle,
+    InodeRef, NewInode, Position, RenameFlags, Reply, Request, SetAttr,
 };
 
 use crate::client::write;
@@ -133,15 +135,37 @@ impl Scenario {
         if !request.changes_names() {
             return None;
         }
-        let words = OfClient(&self.pair, self.client);
-        let who = (&*self.caller.credentials, self.now());
-        let post = self.cache.plan_names(request, who, &words)?;
+        let post = match self.plan_names(request) {
+            Some(post) => post,
+            None if self.learn(request) => self.plan_names(request)?,
+            None => return None,
+        };
         if post.answer.is_ok() {
             self.publish(request, post.time, post.new, b"");
             self.cache.note_names(&post);
         }
         assert!(post.guard.holds(&OfClient(&self.pair, self.client)), "nothing else happens");
         Some(post.answered())
+    }
+
+    fn plan_names(&mut self, request: &Request) -> Option<NamePost> {
+        let words = OfClient(&self.pair, self.client);
+        let who = (&*self.caller.credentials, self.now());
+        self.cache.plan_names(request, who, &words)
+    }
+
+    /// Asks for what the plan of the change needs.
+    fn learn(&mut self, request: &Request) -> bool {
+        for _ in 0..2 {
+            match self.cache.missing(request) {
+                None => return true,
+                Some(Missing::Names(dir)) => self.list(dir),
+                Some(Missing::Name(dir, name)) => {
+                    let _ = self.ask(Request::Neighbours { dir, name });
+                }
+            }
+        }
+        self.cache.missing(request).is_none()
     }
 
     /// Posts a change of a file, if that is possible.
@@ -192,6 +216,18 @@ impl Scenario {
         }
     }
 
+    /// The other client makes a file.
+    fn make_by_other(&mut self, dir: Ino, text: &str) {
+        // The directory may be made by a record.
+        self.pair.look_at(self.client);
+        let handle = self.pair.create(self.other, dir, text);
+        self.names.insert((dir, text.to_string()), (handle.ino, FileKind::Regular));
+        let set = SetAttr { uid: Some(self.caller.credentials.uid), ..SetAttr::default() };
+        let give = Request::SetAttr { ino: handle.ino, handle: None, set };
+        assert!(self.pair.call(self.other, give).is_ok());
+        assert!(self.pair.call(self.other, Request::Close { handle }).is_ok());
+    }
+
     fn remove(&mut self, dir: Ino, text: &str) {
         let key = (dir, text.to_string());
         let found = self.names.get(&key).copied();
@@ -230,6 +266,24 @@ impl Scenario {
         }
     }
 
+    /// Gives the inode of the name another one.
+    fn link(&mut self, of: (Ino, String), to: (Ino, &str)) {
+        let target = (to.0, to.1.to_string());
+        let Some(&(ino, kind)) = self.names.get(&of) else { return };
+        let answer = self.ask(Request::Link { ino, dir: to.0, name: name(to.1) });
+        match answer {
+            Ok(Reply::Entry(entry)) => {
+                assert_eq!(entry.ino, ino);
+                assert!(
+                    self.names.insert(target, (ino, kind)).is_none() && kind != FileKind::Directory
+                );
+            }
+            Err(Errno::EEXIST) => assert!(self.names.contains_key(&target)),
+            Err(errno) => assert!(errno == Errno::EPERM, "{errno:?}"),
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// A change that the generator draws.
     fn change(&mut self) {
         let dir = *self.rng.pick(&self.dirs);
@@ -237,7 +291,7 @@ impl Scenario {
         let other_dir = if is_outside { IN_A } else { *self.rng.pick(&self.dirs) };
         let [text, new_text] = [0; 2].map(|_| format!("n{}", self.rng.below(12)));
         let open = CreateFlags::OPEN;
-        match self.rng.below(12) {
+        match self.rng.below(13) {
             0..=2 => self.make(dir, &text, NewInode::regular(0o644), open | CreateFlags::EXCLUSIVE),
             3 => self.make(dir, &text, NewInode::regular(0o600), open),
             4 if self.dirs.len() < 6 => self.mkdir(dir, &text),
@@ -246,6 +300,7 @@ impl Scenario {
             8 => self.rename((dir, &text), (other_dir, &new_text)),
             9 => self.change_file(),
             10 => self.change_mode((dir, text)),
+            11 => self.link((dir, text), (other_dir, &new_text)),
             _ => self.close(),
         }
     }
@@ -350,6 +405,12 @@ fn random_changes_have_the_predicted_outcomes() {
                 0..=4 => it.look(),
                 5 => it.pair.wait(2 * SECOND),
                 6..=10 => it.pair.look_at(it.client),
+                11..=20 => {
+                    let (dir, text) = (*it.rng.pick(&it.dirs), format!("n{}", it.rng.below(12)));
+                    if !it.names.contains_key(&(dir, text.clone())) {
+                        it.make_by_other(dir, &text);
+                    }
+                }
                 _ => {}
             }
         }
@@ -542,4 +603,82 @@ fn copies_of_names_end_when_a_directory_is_delegated() {
     assert!(!is_copy_valid(Planted::NONE));
     #[cfg(feature = "plants")]
     assert!(is_copy_valid(Planted::of(Some(warren_cell::Plant::KeepNames))));
+}
+
+/// A directory in which a program makes, renames and removes files and directories stays delegated
+/// as long as that goes on.
+#[test]
+fn a_program_posts_as_long_as_it_runs() {
+    const ROUNDS: u64 = 150;
+    let mut it = Scenario::new(0);
+    let top = it.dirs[0];
+    for _ in 0..ROUNDS {
+        let names: Vec<String> = (0..50).map(|n| format!("n{n}")).collect();
+        for text in &names {
+            let flags = CreateFlags::EXCLUSIVE | CreateFlags::OPEN;
+            it.make(top, text, NewInode::regular(0o644), flags);
+            it.close();
+            it.rename((top, text), (top, &format!("{text}-new")));
+            it.mkdir(top, text);
+        }
+        for text in &names {
+            it.remove(top, &format!("{text}-new"));
+            it.remove(top, text);
+        }
+    }
+    // Each has a part of the credit that a reply brings.
+    assert!(it.posted > 4 * it.requested, "{} posted, {} requested", it.posted, it.requested);
+    assert!(it.posted > 200 * ROUNDS);
+    it.look();
+}
+
+/// The files of a directory were made by another client. Once the client changes names there, it
+/// knows all of them after a few requests.
+#[test]
+fn files_that_another_client_has_made_are_removed_and_renamed_by_records() {
+    for seed in 0..4 {
+        let mut it = Scenario::with(Pair::with(Setup { cells: 1, ..Setup::default() }), seed);
+        let top = it.dirs[0];
+        let all = SetAttr { mode: Some(0o777), ..SetAttr::default() };
+        it.pair.call(it.other, Request::SetAttr { ino: top, handle: None, set: all }).unwrap();
+        it.pair.wait(3 * SECOND);
+        let names: Vec<String> = (0..100).map(|n| format!("old{n}")).collect();
+        for text in &names {
+            it.make_by_other(top, text);
+        }
+        let (posted, requested) = (it.posted, it.requested);
+        for (n, text) in names.iter().enumerate() {
+            match n % 3 {
+                0 => it.rename((top, text), (top, &format!("new{n}"))),
+                1 => it.rename((top, text), (top, &names[n - 1])),
+                _ => it.remove(top, text),
+            }
+        }
+        let (posted, requested) = (it.posted - posted, it.requested - requested);
+        assert!(posted > 70 && requested < 40, "{posted} posted, {requested} requested");
+        it.look();
+    }
+}
+
+/// A file that another client has open is no member: what the client does with it is requested.
+#[test]
+fn a_file_that_another_client_has_open_is_removed_by_a_request() {
+    let mut it = Scenario::new(0);
+    let top = it.dirs[0];
+    for text in ["a", "b", "open", "c"] {
+        it.make_by_other(top, text);
+    }
+    // The other client has ended the first delegation.
+    it.pair.wait(2 * SECOND);
+    let ino = it.names[&(top, "open".to_string())].0;
+    let handle = it.pair.open_as(it.other, ino, AccessMode::WRITE);
+    for text in ["a", "b", "open", "c"] {
+        let posted = it.posted;
+        it.remove(top, text);
+        // The first two bring the tree.
+        assert_eq!(it.posted > posted, text == "c", "{text}");
+    }
+    it.pair.write(it.other, handle, 0, b"text");
+    assert_eq!(it.pair.attr(it.other, handle.ino).nlink, 0);
+    it.look();
 }

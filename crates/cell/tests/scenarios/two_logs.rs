@@ -115,25 +115,32 @@ fn after_a_checkpoint_no_log_depends_on_another() {
 
 #[test]
 fn dependencies_are_followed_from_log_to_log() {
-    let mut pair = Pair::three();
-    let client = pair.client();
-    pair.create(client, IN_A, "file");
-    pair.rename(client, (IN_A, "file"), (IN_B, "file"));
-    pair.create(client, IN_B, "another");
-    pair.rename(client, (IN_B, "another"), (IN_C, "moved"));
-    let dir = open_directory(&mut pair, client, IN_C);
-    pair.trace(&[]);
-    pair.fsync(client, dir);
-    let trace = pair.trace(&["Harden"]);
-    let order = ["C to B: Harden", "B to C: Hardened", "C to A: Harden", "A to C: Hardened"];
-    let known: Vec<_> = order.iter().filter(|line| trace.iter().any(|at| at == *line)).collect();
-    assert_eq!(known.len(), order.len(), "B has named the log of A to C: {trace:?}");
-    pair.cut_power();
-    let client = pair.client();
-    assert_eq!(
-        [IN_A, IN_B, IN_C].map(|dir| pair.list(client, dir)),
-        [vec![], vec!["file".to_string()], vec!["moved".to_string()],]
-    );
+    // The caretaker of a cell that is taken out has its dependencies from the log.
+    for b_is_out in [false, true] {
+        let mut pair = Pair::three();
+        let client = pair.client();
+        pair.create(client, IN_A, "file");
+        pair.rename(client, (IN_A, "file"), (IN_B, "file"));
+        pair.create(client, IN_B, "another");
+        pair.rename(client, (IN_B, "another"), (IN_C, "moved"));
+        let dir = open_directory(&mut pair, client, IN_C);
+        pair.supervisor.grants = false;
+        if b_is_out {
+            pair.take_out(B);
+        }
+        pair.trace(&[]);
+        pair.fsync(client, dir);
+        let trace = pair.trace(&["Harden"]);
+        let order = ["C to B: Harden", "B to C: Hardened", "C to A: Harden", "A to C: Hardened"];
+        let is_known = |line: &&str| trace.iter().any(|at| at == *line);
+        assert!(order.iter().all(is_known), "B has named the log of A to C: {trace:?}");
+        pair.cut_power();
+        let client = pair.client();
+        assert_eq!(
+            [IN_A, IN_B, IN_C].map(|dir| pair.list(client, dir)),
+            [vec![], vec!["file".to_string()], vec!["moved".to_string()],]
+        );
+    }
 }
 
 #[test]

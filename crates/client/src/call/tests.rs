@@ -320,9 +320,12 @@ impl Client {
         for turn in 0..10_000 {
             match call.step(&mut self.cache, &self.map, tree, input.take()) {
                 Step::Send(send) => {
+                    self.cache.begin(&send.request);
                     between(tree, turn);
-                    input = Some(tree.answer(&send));
+                    let answered = tree.answer(&send);
                     between(tree, turn);
+                    self.cache.end(&send.request, &answered);
+                    input = Some(answered);
                 }
                 Step::Yield => between(tree, turn),
                 Step::AwaitMap(version) => {

@@ -6,9 +6,9 @@
 //! the client that it stands. Blocks are set aside for the pages that the client may write, so that
 //! no record that it has posted fails for lack of space.
 //!
-//! The delegation of a directory is that of a *tree*: the directory, its names, and its *members*,
-//! which are the inodes that the client makes there while it stands, at any depth. A member may
-//! also have a delegation of its own, for its data.
+//! The delegation of a directory is that of a *tree*: the directory, its names, and its *members*:
+//! the inodes that the client makes there while it stands, at any depth, and older ones to which it
+//! has looked names up. A member may also have a delegation of its own, for its data.
 //!
 //! ```text
 //! Standing ──word cleared, end of the stream read──▶ Ending ──executed up to there──▶ removed
@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use warren_base::{ClientId, FixedState, Ino, Instant};
 use warren_proto::stream::StreamPos;
 
@@ -31,8 +31,8 @@ const PRUNED_FROM: usize = 256;
 /// Directories of which it is known who has changed names last. One more makes the shard forget
 /// all.
 const CHANGERS_MAX: usize = 256;
-/// Members of a tree. A client that makes more gets a new tree.
-pub(crate) const MEMBERS_MAX: usize = 1 << 13;
+/// Members of a tree at the same time. A client that needs more gets a new tree.
+const MEMBERS_MAX: usize = 1 << 13;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
@@ -58,6 +58,8 @@ pub(crate) struct Delegation {
     pub(crate) state: State,
     /// It is that of a tree.
     pub(crate) is_tree: bool,
+    /// The last lease of a tree was granted with this stamp.
+    pub(crate) stamp: u64,
     /// Looks by other clients since it was granted.
     looks: u32,
 }
@@ -74,7 +76,7 @@ pub(crate) struct Delegations {
     by_inode: HashMap<Ino, Delegation, FixedState>,
     /// The root of the tree of each member, and the members of each root.
     roots: HashMap<Ino, Ino, FixedState>,
-    members: HashMap<Ino, Vec<Ino>, FixedState>,
+    members: HashMap<Ino, HashSet<Ino, FixedState>, FixedState>,
     /// The blocks of all of them.
     promised: u64,
     resting: HashMap<Ino, Instant, FixedState>,
@@ -134,8 +136,9 @@ impl Delegations {
         }
         let fixed = blocks.saturating_sub(blocks_of_pages(credit.into()));
         let state = State::Standing;
+        let (is_used, stamp, looks) = (false, 0, 0);
         let delegation =
-            Delegation { client, credit, is_used: false, fixed, state, is_tree, looks: 0 };
+            Delegation { client, credit, is_used, fixed, state, is_tree, stamp, looks };
         self.promised += delegation.blocks();
         self.by_inode.insert(ino, delegation);
     }
@@ -150,20 +153,24 @@ impl Delegations {
         }
     }
 
-    /// The client of the tree has made the inode there.
+    /// The client of the tree has made the inode there, or knows its attributes and all its names.
     pub(crate) fn add_member(&mut self, root: Ino, ino: Ino) {
         self.roots.insert(ino, root);
-        self.members.entry(root).or_default().push(ino);
+        self.members.entry(root).or_default().insert(ino);
     }
 
     /// The inode has no name in the tree any more.
     pub(crate) fn remove_member(&mut self, ino: Ino) {
-        self.roots.remove(&ino);
+        if let Some(root) = self.roots.remove(&ino)
+            && let Some(members) = self.members.get_mut(&root)
+        {
+            members.remove(&ino);
+        }
     }
 
-    /// Members that the tree has had.
-    pub(crate) fn count_members(&self, root: Ino) -> usize {
-        self.members.get(&root).map_or(0, Vec::len)
+    /// Whether the tree may have so many more members.
+    pub(crate) fn takes_members(&self, root: Ino, more: usize) -> bool {
+        self.members.get(&root).map_or(0, HashSet::len) + more <= MEMBERS_MAX
     }
 
     /// A record has taken so many pages of the credit.
@@ -183,6 +190,12 @@ impl Delegations {
             delegation.looks = delegation.looks.saturating_add(1);
             delegation.looks
         })
+    }
+
+    pub(crate) fn set_stamp(&mut self, root: Ino, stamp: u64) {
+        if let Some(delegation) = self.by_inode.get_mut(&root) {
+            delegation.stamp = stamp;
+        }
     }
 
     pub(crate) fn set_state(&mut self, ino: Ino, state: State) {
@@ -329,8 +342,10 @@ mod tests {
             [Some(INO), Some(INO), None]
         );
         delegations.insert(INO, CLIENT, (1, 100), true);
-        assert_eq!(delegations.count_members(INO), 2, "a new lease keeps the members");
+        let is_full = |it: &Delegations, count| !it.takes_members(INO, MEMBERS_MAX + 1 - count);
+        assert!(is_full(&delegations, 2) && !is_full(&delegations, 3), "they stay");
         delegations.remove_member(Ino(8));
+        assert!(!is_full(&delegations, 2), "they may come and go for ever");
         assert!(!delegations.covers(Ino(8)) && delegations.covers(Ino(9)));
         assert!(delegations.remove(INO).is_some());
         assert_eq!(delegations.covering(Ino(9)), [Some(Ino(9)), None]);
