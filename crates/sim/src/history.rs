@@ -120,7 +120,10 @@ pub struct Operation {
     pub invoked: u64,
     pub returned: u64,
     /// The position at which the call most likely took effect. It affects only the speed of the
-    /// search.
+    /// search. A call that did not return need not have taken effect. If it has, the first call
+    /// that sees it is refused until it is placed. So it is tried last, unless it is known when it
+    /// was executed: placed early, a lock that was never granted would be in the way of all later
+    /// ones.
     pub hint: u64,
     pub window: Window,
     pub excuses: Excuses,
@@ -145,7 +148,7 @@ impl Operation {
             payload: Rc::from([]),
             invoked,
             returned,
-            hint: invoked,
+            hint: if returned == NEVER { NEVER } else { invoked },
             window: Window { from: wall, to: wall, steps: false },
             excuses: Excuses::default(),
             outcome: None,

@@ -35,8 +35,8 @@ use crate::history::{Action, NEVER, Operation};
 use crate::model::{Refusal, Rules, State, identities, is_observer};
 
 /// States that the search tries before it gives up. A history of the simulator needs one per call;
-/// a search that needs hundreds of times that will not end.
-pub const SEARCH_MAX: usize = 300_000;
+/// a search that needs a thousand times that will not end.
+pub const SEARCH_MAX: usize = 1_000_000;
 
 /// States until the first restart, and the increment from each restart to the next. A usual history
 /// needs fewer.
@@ -159,13 +159,6 @@ struct Search<'a> {
     best: Option<Explanation>,
 }
 
-/// A call that did not return need not have taken effect. If it has, the first call that sees it is
-/// refused until it is placed. So it is tried last: placed early, a lock that was never granted
-/// would be in the way of all later ones.
-fn hint(operation: &Operation) -> u64 {
-    if operation.returned == NEVER { NEVER } else { operation.hint }
-}
-
 impl<'a> Search<'a> {
     fn new(history: &'a [Operation], rules: &'a Rules, states_max: usize) -> Self {
         let count = history.iter().map(|op| op.process + 1).max().unwrap_or(0);
@@ -190,7 +183,7 @@ impl<'a> Search<'a> {
             placed: 0,
             seen: HashSet::with_hasher(Fixed),
             looked_at: 0,
-            hints: history.iter().map(hint).collect(),
+            hints: history.iter().map(|op| op.hint).collect(),
             stuck: vec![0; history.len()],
             restart_at: RESTART_STATES,
             restart_states: RESTART_STATES,

@@ -54,6 +54,7 @@ pub const SIMULATION: &[&str] = &[
     "a report of a lost cell",
     "a report of an earlier epoch",
     "a stale inode refused",
+    "an older inode became a member of a tree",
     "a successor found requests waiting",
     "a successor given up by another supervisor",
     "a successor killed before it was ready",

@@ -42,9 +42,10 @@ mod reply;
 mod surroundings;
 mod writeback;
 
-use warren_base::{CellId, Instant};
+use warren_base::{CellId, ClientId, Instant};
 use warren_client::Op;
 use warren_proto::Request;
+use warren_proto::stream::StreamPos;
 
 use crate::fleet::incident::{changes, takes_space};
 use crate::fleet::{Fleet, Happening};
@@ -94,6 +95,9 @@ struct World {
     damage: damage::Due,
     outage: Outage,
     posts: Posts,
+    /// Posts whose clients were gone before they returned: the places in the history, and those of
+    /// the records.
+    lost_posts: Vec<(usize, (CellId, ClientId), StreamPos)>,
     last_return: Instant,
     /// A failure report shows the events up to this time.
     blamed_at: Instant,

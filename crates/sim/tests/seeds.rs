@@ -207,7 +207,7 @@ fn two_fronts_that_write_a_file_through_their_caches_are_found() {
 
 #[test]
 fn a_truncation_that_recalls_no_pages_is_found() {
-    is_found_from(2_000, Plant::TruncateUnrecalled);
+    is_found_from(400, Plant::TruncateUnrecalled);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn blocks_shared_before_they_are_written_are_found() {
 
 #[test]
 fn a_lock_granted_before_old_pages_are_dropped_is_found() {
-    is_found_from(12_500, Plant::LockBeforeRecall);
+    is_found_from(5_000, Plant::LockBeforeRecall);
 }
 
 #[test]

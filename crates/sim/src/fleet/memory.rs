@@ -155,7 +155,7 @@ impl<W: Surroundings> Memory for SharedMemory<'_, W> {
         self.must_know(client);
         let (cell, outcome) = (self.cell, StreamOutcome { executed, errno, value });
         let fleet = self.world.fleet_mut();
-        if !fleet.lanes.streams.store((cell, client), outcome) {
+        if !fleet.lanes.streams.store((cell, client), outcome, fleet.event_began) {
             let rule = format!("{client} went on after a record that {cell} refuses: {errno:?}");
             fleet.sim.fail(rule);
         }

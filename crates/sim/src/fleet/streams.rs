@@ -53,8 +53,8 @@ struct Stream {
     payload: Rc<[u8]>,
     /// The ends of records whose clients have found the lease valid afterwards.
     promised: HashSet<StreamPos, Fixed>,
-    /// The ends of records that were not executed.
-    failed: HashSet<StreamPos, Fixed>,
+    /// The records that were executed, or skipped, by their ends: when, in the order of all events.
+    done: HashMap<StreamPos, Result<u64, Errno>, Fixed>,
 }
 
 /// The streams of all clients.
@@ -128,19 +128,33 @@ impl Streams {
     pub(crate) fn promise(&mut self, place: (CellId, ClientId), end: StreamPos) -> bool {
         let stream = self.by_place.entry(place).or_default();
         stream.promised.insert(end);
-        !stream.failed.contains(&end)
+        !matches!(stream.done.get(&end), Some(Err(_)))
     }
 
-    /// Stores an outcome. Returns whether its client does not need it, or it is a success.
-    pub(crate) fn store(&mut self, place: (CellId, ClientId), outcome: StreamOutcome) -> bool {
+    /// Stores an outcome at this time. Returns whether its client does not need it, or it is a
+    /// success.
+    pub(crate) fn store(
+        &mut self,
+        place: (CellId, ClientId),
+        outcome: StreamOutcome,
+        at: u64,
+    ) -> bool {
         let stream = self.by_place.entry(place).or_default();
         let StreamOutcome { executed, errno, .. } = outcome;
         stream.outcome = outcome;
-        if errno.is_some() {
-            stream.failed.insert(executed);
-        }
+        stream.done.insert(executed, errno.map_or(Ok(at), Err));
         stream.records.retain(|(at, _)| !at.is_before(executed));
         errno.is_none() || !stream.promised.contains(&executed)
+    }
+
+    /// When the record that ends there was executed, or why it was not. `None` if the cell has not
+    /// come to it.
+    pub(crate) fn execution(
+        &self,
+        place: (CellId, ClientId),
+        end: StreamPos,
+    ) -> Option<Result<u64, Errno>> {
+        self.by_place.get(&place)?.done.get(&end).copied()
     }
 
     pub(crate) fn watch(&mut self, place: (CellId, ClientId), is_watched: bool) {

@@ -102,13 +102,16 @@ impl State {
             match inode.kind {
                 FileKind::Symlink => return Err(Errno::EOPNOTSUPP),
                 FileKind::Directory => {}
-                _ if !is_access && entries.is_some() => return Err(Errno::EACCES),
-                _ => {}
+                _ if is_access => {}
+                _ => return if entries.is_some() { Err(Errno::EACCES) } else { Ok(None) },
             }
             if owns(step.credentials, inode) { Ok(entries) } else { Err(Errno::EPERM) }
         });
         let Some((entries, reply)): Option<(_, &Reply)> = step.settle(must)? else { return Ok(()) };
         self.change(ino, |inode| {
+            if !is_access && inode.kind != FileKind::Directory {
+                return;
+            }
             let mut kept = entries;
             if let (true, Some(entries)) = (is_access, &kept) {
                 let (mode, is_more) = update_mode(step.credentials, inode, entries, kill);

@@ -4,12 +4,13 @@ use std::rc::Rc;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, Ino};
-use warren_client::{Call, Op, PathOp, Send, Step};
+use warren_client::{Call, Missing, Op, PathOp, Send, Step};
 use warren_proto::{Answer, Answered, Capabilities, Position, Reply, Request, RequestHeader};
 
 use super::World;
 use super::claims::is_reached;
 use super::client::{Asked, SlotState, Whole};
+use super::draws::{NAMES, draw_name};
 use super::event::At;
 use super::front::Front;
 use super::observe::{drop_blocked, note_asked};
@@ -52,6 +53,9 @@ pub(super) fn step_call(world: &mut World, at: At, input: Option<Answered>) {
     }
     match call.step(&mut client.cache, &client.map, &words, input) {
         Step::Send(send) => {
+            if send.request.changes_names() {
+                slot.changed = send.request.inode();
+            }
             if let Some(send) = try_post(world, at, send) {
                 send_after_records(world, at, send);
             }
@@ -165,10 +169,11 @@ pub(super) fn repeat_refused(world: &mut World, at: At) {
 
 fn finish_call(world: &mut World, at: At, answer: Answer) {
     let whole = world.slot(at).whole.take().expect("in a call");
-    let call = world.slot(at).call.take();
+    world.slot(at).call = None;
+    let named = world.slot(at).changed.take();
     let changed = match &whole.op {
         Op::Ino(Request::ReadDir { dir, .. }, _) => answer.is_ok().then_some(*dir),
-        _ => call.and_then(|call| call.changed_directory()).map(|dir| dir.ino),
+        _ => named,
     };
     let copied = matches!(whole.op, Op::Ino(Request::Lookup { .. } | Request::GetAttr { .. }, _));
     // The request that a cell refused is in the history by itself.
@@ -187,7 +192,7 @@ fn finish_call(world: &mut World, at: At, answer: Answer) {
         record_whole(world, at, &whole, action, Outcome::of(answer.clone()));
     }
     check_listing(world, &whole, &answer);
-    list_delegated(world, at, changed);
+    learn(world, at, changed);
     if at.slot >= world.clients[at.client].programs {
         world.slot(at).state = SlotState::Finished;
         return wrote_back(world, at.client, &whole.op, &answer);
@@ -198,19 +203,24 @@ fn finish_call(world: &mut World, at: At, answer: Answer) {
     world.think(at);
 }
 
-/// A directory was delegated to the client, which lists it next if it does not know all names.
-fn list_delegated(world: &mut World, at: At, dir: Option<Ino>) {
-    let client = &mut world.clients[at.client];
-    let next = dir.and_then(|dir| Some((dir, client.cache.next_page(dir)?)));
-    let slot = &mut client.slots[at.slot];
-    if let Some((dir, cookie)) = next
-        && slot.deferred.is_none()
-    {
-        let bytes_max = 1 + world.fleet.sim.rng.below(PAGE_BYTES_MAX) as u32;
-        let list = Request::ReadDir { dir, cookie, bytes_max, leased: false };
-        slot.deferred = Some((Op::Ino(list, Capabilities::default()), Vec::new()));
-        world.fleet.sim.count("a delegated directory listed");
-    }
+/// The client has changed names of a directory. If that is delegated to it, it asks next for what
+/// it does not know there: all names, or the inode of one.
+fn learn(world: &mut World, at: At, dir: Option<Ino>) {
+    let Some(dir) = dir.filter(|_| world.slot(at).deferred.is_none()) else { return };
+    let cache = &world.clients[at.client].cache;
+    let rng = &mut world.fleet.sim.rng;
+    let name = draw_name(rng, 'n', NAMES);
+    let change = Request::Unlink { dir, name };
+    let request = match (cache.next_page(dir), cache.missing(&change)) {
+        (Some(cookie), missing) if missing.is_none() || rng.chance(1, 2) => {
+            world.fleet.sim.count("a delegated directory listed");
+            let bytes_max = 1 + world.fleet.sim.rng.below(PAGE_BYTES_MAX) as u32;
+            Request::ReadDir { dir, cookie, bytes_max, leased: false }
+        }
+        (_, Some(Missing::Name(dir, name))) => Request::Neighbours { dir, name },
+        _ => return,
+    };
+    world.slot(at).deferred = Some((Op::Ino(request, Capabilities::default()), Vec::new()));
 }
 
 /// A listing must consist of exactly its pages and contain no name twice.

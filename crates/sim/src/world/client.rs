@@ -6,7 +6,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use warren_base::{CellId, ClientId, MapVersion, SlotNo, Timestamp};
+use warren_base::{CellId, ClientId, Ino, MapVersion, SlotNo, Timestamp};
 use warren_cell::SlotRef;
 use warren_client::{Cache, Call, Caller, Op, Send, ShardMap};
 use warren_proto::{CreateFlags, Credentials, Handle, Position, Request};
@@ -77,6 +77,8 @@ pub(super) struct Slot {
     pub payload: Rc<[u8]>,
     /// For a page under write-back: what a program stored, and its position in the file.
     pub stored: Option<(Position, Rc<[u8]>)>,
+    /// The directory in which the last request of the call changes names.
+    pub changed: Option<Ino>,
     /// A call that waits until the stores in mappings are written back.
     pub deferred: Option<Drawn>,
     /// The last request of a front, and whether it is to be sent again.
@@ -100,6 +102,7 @@ impl Slot {
             asked: None,
             payload: Rc::from([]),
             stored: None,
+            changed: None,
             deferred: None,
             last_sent: None,
             asks_again: false,

@@ -29,7 +29,7 @@ const LOOK_IN: u64 = 8;
 const DIRS_MAX: usize = 6;
 const MKDIR_IN: u64 = 16;
 /// Names in a directory: few, so that they are made and removed again and again.
-const NAMES: u64 = 6;
+pub(super) const NAMES: u64 = 6;
 /// Names of directories in the root in which clients work. One that others have used is not
 /// delegated in the rest of a run.
 const DIR_NAMES: u64 = 256;
@@ -216,7 +216,7 @@ impl Members {
     }
 }
 
-fn draw_name(rng: &mut Rng, first: char, count: u64) -> FileName {
+pub(super) fn draw_name(rng: &mut Rng, first: char, count: u64) -> FileName {
     FileName::new(format!("{first}{}", rng.below(count)).as_bytes()).expect("a legal name")
 }
 
@@ -260,6 +260,7 @@ fn change_names(world: &mut World, at: At, (dir, to): (Ino, Ino), files: &[Ino])
         }
         10 => Request::Lookup { dir, name },
         11 if !files.is_empty() => Request::GetAttr { ino: *rng.pick(files) },
+        12 if !files.is_empty() => Request::Link { ino: *rng.pick(files), dir, name },
         _ => create(rng, (dir, name), opens),
     };
     let path = |dir: Ino, name: &FileName| Path {

@@ -24,6 +24,7 @@ use super::client::{Client, SlotState};
 use super::copies::check_kept;
 use super::damage::Due;
 use super::posting::Posts;
+use super::posts::note_lost_posts;
 use super::program::Known;
 use super::record::{note_damage, would_answer};
 use super::{Phase, World, damage};
@@ -166,6 +167,7 @@ fn draw_world(options: Options, verbose: bool) -> World {
         damage,
         outage,
         posts,
+        lost_posts: Vec::new(),
         last_return: Instant(1),
         blamed_at: Instant(u64::MAX),
     }
@@ -196,6 +198,7 @@ fn live_twice(world: &mut World) -> Result<usize, String> {
 
 /// Returns the number of states tried.
 fn check_history(world: &mut World) -> Result<usize, String> {
+    note_lost_posts(world);
     let (clock, mut stepped) = (&world.fleet.sim.wall_clock, Vec::new());
     if clock.has_steps() {
         stepped.clone_from(&world.history.operations);
@@ -224,6 +227,8 @@ fn blame(world: &mut World, explanation: &Explanation, so_far: &str) -> String {
 
 /// Starts one client, which reads everything.
 fn restart(world: &mut World) -> Result<(), String> {
+    // Other clients get the numbers of these.
+    note_lost_posts(world);
     if world.is_lost() {
         world.fleet.sim.count("a fleet started after a loss");
     }

@@ -3,7 +3,9 @@
 use warren_base::{CellId, Errno, Ino};
 use warren_client::Op;
 use warren_proto::stream::StreamPos;
-use warren_proto::{Answer, Capabilities, CreateFlags, Entry, Handle, LeasedAttrs, Reply, Request};
+use warren_proto::{
+    Answer, Capabilities, CreateFlags, Entry, Handle, LeasedAttrs, Neighbour, Reply, Request,
+};
 
 use super::World;
 use super::client::Whole;
@@ -172,6 +174,13 @@ pub(super) fn note_reply(
             }
             if let Reply::Neighbours(found) = reply {
                 world.fleet.sim.count("a name looked up with its neighbours");
+                let is_covered = |one: &Neighbour| {
+                    let Entry { lease, attr, .. } = one.entry;
+                    lease.is_some() && attr.is_some_and(|(_, of_attr)| of_attr == lease)
+                };
+                if found.iter().any(is_covered) {
+                    world.fleet.sim.count("an older inode became a member of a tree");
+                }
                 found.iter().for_each(|one| world.known.add(one.entry.ino, one.entry.kind));
             }
             count_success(world, request);

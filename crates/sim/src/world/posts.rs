@@ -169,8 +169,26 @@ pub(super) fn lose_posting(world: &mut World, at: At) {
     if let Some(posting) = world.slot(at).posting.take() {
         world.fleet.sim.count("a client that hung up while it posted");
         let answer = posting.planned.answer();
-        if answer.is_ok() && !posting.is_wrong {
+        if let Some(end) = posting.end
+            && answer.is_ok()
+            && !posting.is_wrong
+        {
+            let place = (posting.planned.cell(), world.clients[at.client].id);
+            world.lost_posts.push((world.history.operations.len(), place, end));
             record_post(world, at, &posting, NEVER, answer);
+        }
+    }
+}
+
+/// Notes what became of the posts whose clients were gone.
+pub(super) fn note_lost_posts(world: &mut World) {
+    for (at, place, end) in std::mem::take(&mut world.lost_posts) {
+        let operation = &mut world.history.operations[at];
+        match world.fleet.lanes.streams.execution(place, end) {
+            // An expulsion in the same event follows it.
+            Some(Ok(when)) => operation.hint = when.saturating_sub(1),
+            Some(Err(_)) => operation.outcome = None,
+            None => {}
         }
     }
 }

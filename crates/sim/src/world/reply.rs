@@ -96,7 +96,7 @@ pub(super) fn client_answered(
 const fn name_of(delegated: &Delegated) -> &'static str {
     match &delegated.tree {
         None => "a file delegated",
-        Some(tree) if tree.continues => "a directory that stays delegated",
+        Some(tree) if tree.continues.is_some() => "a directory that stays delegated",
         Some(_) => "a directory delegated",
     }
 }
