@@ -370,12 +370,16 @@ impl Cache {
         self.delegations.trees.missing(request)
     }
 
-    /// The record of the change of names is published.
-    pub fn note_names(&mut self, post: &NamePost) {
-        for ino in self.delegations.trees.note_published(post) {
+    /// The record of the change of names is published. Returns the inodes that it leaves without a
+    /// name.
+    pub fn note_names(&mut self, post: &NamePost) -> Vec<Ino> {
+        let mut changed = self.delegations.trees.note_published(post);
+        for ino in &changed {
             // It may have a delegation of its own, whose attributes are those from before.
-            self.end_own_delegation(ino);
+            self.end_own_delegation(*ino);
         }
+        changed.retain(|ino| self.delegations.trees.find(*ino).is_none());
+        changed
     }
 
     /// Whether more should be asked for now, without waiting, for the directory under whose

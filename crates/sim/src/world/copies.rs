@@ -100,6 +100,10 @@ fn use_kept(world: &mut World, at: At, op: &Op) -> Option<Kept> {
             is_last.then(|| kept.take_unused(handle.ino)).flatten().map(Kept::Close)
         }
         Op::Ino(Request::Open { ino, access }, _) => {
+            // Used after the post, it would stay open.
+            if client.kept.nameless.contains(&ino) {
+                return None;
+            }
             world.fleet.lanes.mark_used(client.id, ino);
             if !is_leased(world, at, client.kept.first_unused(ino)?) {
                 return world.clients[at.client].kept.take_unused(ino).map(Kept::Close);
@@ -143,7 +147,7 @@ fn pin(world: &mut World, at: At, ino: Ino, whole: &Whole) {
     let kept = &mut world.clients[at.client].kept;
     if let Some((_, pins)) = kept.pinned.get_mut(&ino) {
         pins.insert(at.slot);
-    } else if let Some(handle) = kept.first_unused(ino) {
+    } else if let Some(handle) = kept.first_unused(ino).filter(|_| !kept.nameless.contains(&ino)) {
         kept.pinned.insert(ino, (handle, [at.slot].into()));
         record_whole(world, at, whole, Action::Reopen(handle), Outcome::of(Ok(Reply::Done)));
     }

@@ -29,6 +29,9 @@ pub(super) struct KeptHandles {
     pub unused: BTreeMap<(Ino, u16), Handle>,
     /// A handle of each inode that is being opened, and the slots that open it.
     pub pinned: BTreeMap<Ino, (Handle, BTreeSet<usize>)>,
+    /// Inodes whose last name the client has removed by a post. Programs reach what is kept by its
+    /// name only, so none uses them from then on.
+    pub nameless: BTreeSet<Ino>,
     /// Directories that the front has changed.
     changed: BTreeMap<Ino, (Attr, CellId, Lease)>,
     pub names: FrontNames,

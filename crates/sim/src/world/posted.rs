@@ -90,6 +90,9 @@ fn end_posting(world: &mut World, at: At, answered: Answered) {
     world.fleet.sim.note(&("posted", at, &answered.answer));
     let record = posting.end.map(|end| (posting.planned.cell(), end));
     note_reply(world, at, (&posting.send.request, record), &answered.answer);
+    if answered.answer.is_ok() {
+        world.clients[at.client].kept.nameless.extend(&posting.ended);
+    }
     let returned = world.fleet.sim.place();
     world.last_return = world.fleet.sim.now;
     record_post(world, at, &posting, returned, answered.answer.clone());

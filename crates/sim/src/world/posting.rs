@@ -122,6 +122,8 @@ pub(super) struct Posting {
     pub is_wrong: bool,
     /// The end of the record, if there is one.
     pub end: Option<StreamPos>,
+    /// The inodes that it leaves without a name.
+    pub ended: Vec<Ino>,
     /// The request, as it would be sent in the slot.
     pub send: Send,
     pub payload: Rc<[u8]>,

@@ -63,10 +63,11 @@ pub(super) fn try_post(world: &mut World, at: At, send: Send) -> Option<Send> {
     let new = planned.new_inode();
     let is_wrong = new.is_some() && world.fleet.sim.rng.chance(1, WRONG_NUMBER_IN);
     let new = if is_wrong { Some(wrong_number(world, at)) } else { new };
+    let ended = Vec::new();
     let mut posting =
-        Posting { planned, new, is_wrong, end, send, payload, invoked, waits, is_untrue };
+        Posting { planned, new, is_wrong, end, ended, send, payload, invoked, waits, is_untrue };
     if posting.planned.answer().is_ok() {
-        posting.end = publish(world, at, &posting);
+        posting.end = publish(world, at, &mut posting);
         if posting.end.is_none() {
             world.fleet.sim.count("a stream without room");
             return Some(posting.send);
@@ -128,8 +129,9 @@ fn wrong_number(world: &mut World, at: At) -> Ino {
 }
 
 /// Publishes the record. Returns its end, if the stream has room for it.
-fn publish(world: &mut World, at: At, posting: &Posting) -> Option<StreamPos> {
-    let &Posting { ref planned, new, ref send, ref payload, is_untrue, is_wrong, .. } = posting;
+fn publish(world: &mut World, at: At, posting: &mut Posting) -> Option<StreamPos> {
+    let Posting { planned, send, payload, .. } = posting;
+    let Posting { new, is_untrue, is_wrong, .. } = *posting;
     let client = &mut world.clients[at.client];
     let place = (planned.cell(), client.id);
     let ahead = if is_untrue { UNTRUE_NANOS } else { 0 };
@@ -147,7 +149,7 @@ fn publish(world: &mut World, at: At, posting: &Posting) -> Option<StreamPos> {
     match planned {
         _ if is_wrong => client.cache.lose(planned.guard()),
         Planned::File(post) => client.cache.note_published(post),
-        Planned::Names(post) => client.cache.note_names(post),
+        Planned::Names(post) => posting.ended = client.cache.note_names(post),
     }
     if is_untrue {
         world.fleet.sim.count("a record with an untrue time");
