@@ -181,6 +181,12 @@ static void show_all(const char *directory, const char *from) {
     fclose(file);
 }
 
+// FUSE does not wait for the release of a file that is closed, so the file ends a little later.
+static void show_ended(int mount, struct handle *handle) {
+    for (int fd; (fd = open_handle(mount, handle, O_PATH)) >= 0; usleep(1000)) close(fd);
+    show(mount, handle, "");
+}
+
 // A file without a name can be opened by its handle while it is open, and not any longer.
 static void open_files(const char *directory) {
     enter(directory);
@@ -195,7 +201,7 @@ static void open_files(const char *directory) {
     show(mount, &handle, ""), show(mount, &nameless, "");
     close(fd), close(without);
     drop_caches();
-    show(mount, &handle, ""), show(mount, &nameless, "");
+    show_ended(mount, &handle), show_ended(mount, &nameless);
 }
 
 static void forge(int mount, struct handle handle, int word_of_handle, uint32_t flipped) {
