@@ -24,6 +24,9 @@ use crate::client::{ClientReader, ClientWriter, PREFETCH_MAX};
 use crate::memory::{Load, Store};
 use crate::reply::{ReplyReader, ReplyWriter};
 
+/// The bytes of a record behind the one that is executed which are prefetched: most have no more.
+const NEXT_RECORD: usize = 2 * LINE;
+
 /// Finds the place of a record of `len` bytes in a ring of `ring` bytes, a power of two, that is
 /// published up to `end` and executed up to `executed`. Also returns whether the record begins with
 /// the ring, so that the rest of the ring at `end` must be marked as unused before. `None` if there
@@ -104,6 +107,17 @@ impl<W: Store> ClientWriter<W> {
         self.memory.store64(first, RecordHeader::unused(), Relaxed);
     }
 
+    /// Prefetches the place of the next record, which the cell has read in an earlier round of the
+    /// ring, if it will be about as long as the last one.
+    #[inline]
+    pub fn prefetch_record(&self, cell: CellId, at: StreamPos, len: usize) {
+        let ring = self.shape.lanes().stream();
+        let begin = at.in_ring(ring);
+        let soon = len.next_multiple_of(LINE).min(PREFETCH_MAX).min(ring - begin);
+        let first = self.shape.stream_at(cell) + begin;
+        (first..first + soon).step_by(LINE).for_each(|line| self.memory.prefetch_own(line));
+    }
+
     /// Publishes all records before `end`. The caller must load the lease word after this: the
     /// request is posted only if the word is still valid.
     pub fn publish(&self, cell: CellId, end: StreamPos) {
@@ -180,6 +194,10 @@ impl<R: Load> ClientReader<R> {
         // It arrives while the request is checked.
         let soon = (header.payload_len as usize).min(PREFETCH_MAX);
         self.memory.prefetch(record + header.payload_at(), soon);
+        // So does the next record, while this one is executed.
+        let next = (begin.in_ring(ring) + header.record_len()) & (ring - 1);
+        let soon = NEXT_RECORD.min(ring - next);
+        self.memory.prefetch(self.shape.stream_at(cell) + next, soon);
         body.clear();
         body.resize(body_len, 0);
         self.memory.copy_out(record + RECORD_HEADER, body);

@@ -89,6 +89,7 @@ impl Posts {
         let before = stream.end.since(stream.executed);
         stream.end = at.advance(header.record_len());
         requests.publish(cell, stream.end);
+        requests.prefetch_record(cell, stream.end, header.record_len());
         let half = requests.shape().lanes().stream() / 2;
         if before <= half && stream.end.since(stream.executed) > half {
             self.call_if_late(cell, half);
