@@ -203,7 +203,7 @@ impl Slot {
         self.refresh_map()?;
         let mut input = None;
         loop {
-            match call.step(cache, &self.map, &*self.shared, input.take()) {
+            match call.run(cache, &self.map, &*self.shared, input.take()) {
                 Step::Send(Send { cell, header, request }) => {
                     let capabilities = header.capabilities;
                     let caller = call.caller();

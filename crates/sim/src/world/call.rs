@@ -40,6 +40,7 @@ pub(super) fn start_call(world: &mut World, at: At, op: Op, whole: Whole, bytes:
 
 pub(super) fn step_call(world: &mut World, at: At, input: Option<Answered>) {
     let client = &mut world.clients[at.client];
+    let is_alone = client.slots.len() == 1;
     let slot = &mut client.slots[at.slot];
     let call = slot.call.as_mut().expect("a slot that steps is in a call");
     let words = world.fleet.lanes.words_of(client.id);
@@ -50,6 +51,9 @@ pub(super) fn step_call(world: &mut World, at: At, input: Option<Answered>) {
             return finish_call(world, at, answer);
         }
         None => {}
+    }
+    if is_alone {
+        call.use_cache_alone();
     }
     match call.step(&mut client.cache, &client.map, &words, input) {
         Step::Send(send) => {
