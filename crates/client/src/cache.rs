@@ -382,16 +382,16 @@ impl Cache {
         changed
     }
 
-    /// Whether more should be asked for now, without waiting, for the directory under whose
-    /// delegation something was posted: see [`Request::Extend`]. The answer goes to
+    /// Whether more should be asked for now, without waiting, for the file or the directory under
+    /// whose delegation something was posted: see [`Request::Extend`]. The answer goes to
     /// [`Cache::extended`].
-    pub fn wants_more(&mut self, root: Ino) -> bool {
-        self.delegations.trees.wants_more(root)
+    pub fn wants_more(&mut self, ino: Ino) -> bool {
+        self.delegations.wants_more(ino)
     }
 
     /// The answer to [`Request::Extend`] has come, with or without more.
-    pub fn extended(&mut self, dir: Ino, more: Option<&Delegated>) {
-        self.delegations.trees.extended(dir, more);
+    pub fn extended(&mut self, ino: Ino, more: Option<&Delegated>) {
+        self.delegations.extended(ino, more);
     }
 
     /// Whether the close of the handle is to be posted: the file was made by a post, and its next

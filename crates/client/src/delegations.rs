@@ -35,6 +35,8 @@ struct Delegation {
     guard: Guard,
     credit: u32,
     known: Known,
+    /// The credit that came with the last reply, or 0 if there is no more to ask for now.
+    full: u32,
 }
 
 /// A change that may be posted: where, under which guard, and what it leads to.
@@ -106,7 +108,32 @@ impl Delegations {
         if self.by_inode.len() >= DELEGATIONS_MAX {
             self.by_inode.clear();
         }
-        self.by_inode.insert(attr.ino, Delegation { attr, guard, credit, known });
+        let delegation = Delegation { attr, guard, credit, known, full: credit };
+        self.by_inode.insert(attr.ino, delegation);
+    }
+
+    /// Whether more credit, and numbers, should be asked for now for the file, or the root of a
+    /// tree. Then the caller asks.
+    pub(crate) fn wants_more(&mut self, ino: Ino) -> bool {
+        let Some(own) = self.by_inode.get_mut(&ino) else { return self.trees.wants_more(ino) };
+        let wants = own.credit < own.full / 2;
+        if wants {
+            own.full = 0;
+        }
+        wants
+    }
+
+    /// The answer to [`Request::Extend`].
+    pub(crate) fn extended(&mut self, ino: Ino, delegated: Option<&Delegated>) {
+        let Some(own) = self.by_inode.get_mut(&ino) else {
+            return self.trees.extended(ino, delegated);
+        };
+        if let Some(Delegated { lease, credit, tree: None, .. }) = delegated
+            && lease.stamp == own.guard.stamp
+        {
+            own.credit += credit;
+            own.full = *credit;
+        }
     }
 
     pub(crate) fn discard(&mut self, ino: Ino) {
@@ -164,7 +191,7 @@ impl Delegations {
             matches!(request, Request::SetAttr { set: SetAttr { size: None, .. }, .. });
         let value = node.value.as_ref().filter(|_| node.is_open || is_of_attributes)?;
         let (attr, known, credit) = (value.attr, node.known, tree.credit);
-        Some((Delegation { attr, guard, credit, known }, node.root))
+        Some((Delegation { attr, guard, credit, known, full: 0 }, node.root))
     }
 
     /// The change of the mode to which a new access list comes down, if that says no more than a
@@ -401,6 +428,32 @@ mod tests {
         assert_eq!(plan(&mut it, &chmod, 0), None);
         it.keep(CELL, &delegated(attr(INO, 7), 1, 2));
         assert_eq!(append(&mut it, 1), Some(8));
+    }
+
+    #[test]
+    fn more_credit_is_asked_for_once_and_added_under_the_same_lease() {
+        let mut it = kept(4);
+        assert_eq!(append(&mut it, 1), Some(1));
+        assert!(!it.wants_more(INO), "half is left");
+        assert_eq!(append(&mut it, 1), Some(2));
+        assert_eq!(append(&mut it, 1), Some(3));
+        assert_eq!([it.wants_more(INO), it.wants_more(INO)], [true, false]);
+        it.extended(INO, Some(&delegated(attr(INO, 0), 2, 100)));
+        assert_eq!(append(&mut it, BLOCK_SIZE + 1), None, "it is for another lease");
+        it.keep(CELL, &delegated(attr(INO, 3), 1, 1));
+        it.extended(INO, Some(&delegated(attr(INO, 0), 1, 100)));
+        let size = Some(PAGE + 4);
+        assert_eq!(append(&mut it, BLOCK_SIZE + 1), size, "with what the client itself knows");
+        let mut used = 2;
+        while !it.wants_more(INO) {
+            used += 1;
+            append(&mut it, 1).expect("there is credit");
+        }
+        assert_eq!(used, 52, "when less than half is left of what came last");
+        it.extended(INO, None);
+        while append(&mut it, 1).is_some() {
+            assert!(!it.wants_more(INO), "there was no more");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! pieces that may overlap.
 
 /// Defines the functions, with a prefix before their names.
+#[cfg(any(panic = "abort", test))]
 macro_rules! functions {
     ($prefix:literal) => {
         core::arch::global_asm!(

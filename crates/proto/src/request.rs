@@ -356,11 +356,11 @@ pub enum Request {
     GetRemoved {
         dir: Ino,
     },
-    /// More credit and numbers for the tree of the directory, which is delegated to the client and
-    /// stays so ([`crate::stream::DelegatedTree`]). The reply comes without them if there is no
-    /// room, or the client does not have the tree.
+    /// More credit for the file, or credit and numbers for the tree of the directory, which is
+    /// delegated to the client and stays so ([`crate::stream::Delegated`]). The reply comes without
+    /// them if there is no room, or the client does not have the delegation.
     Extend {
-        dir: Ino,
+        ino: Ino,
     },
 }
 
@@ -389,9 +389,9 @@ impl Request {
             | Self::Rmdir { dir, .. }
             | Self::Rename { dir, .. }
             | Self::ReadDir { dir, .. }
-            | Self::GetRemoved { dir }
-            | Self::Extend { dir } => *dir,
-            Self::GetAttr { ino }
+            | Self::GetRemoved { dir } => *dir,
+            Self::Extend { ino }
+            | Self::GetAttr { ino }
             | Self::SetAttr { ino, .. }
             | Self::ReadLink { ino }
             | Self::Open { ino, .. }

@@ -198,7 +198,7 @@ typed! {
     }
     FindData { handle: Handle, offset: u64, hole: bool } -> u64 { Reply::Offset(at) => at }
     GetRemoved { dir: Ino } -> Attr { Reply::Attr { attr, .. } => attr }
-    Extend { dir: Ino } -> () { Reply::Done => () }
+    Extend { ino: Ino } -> () { Reply::Done => () }
 }
 
 #[cfg(test)]

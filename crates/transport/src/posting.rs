@@ -195,9 +195,7 @@ impl Slot {
             return None;
         }
         cache.note_published(&post);
-        if let Some(root) = post.root() {
-            posts.ask_for_more(cache, root);
-        }
+        posts.ask_for_more(cache, post.root().unwrap_or(post.ino()));
         if post.guard.holds(&*self.shared) {
             return Some(Ok(post.reply));
         }

@@ -25,7 +25,7 @@ pub struct Posts {
     body: Vec<u8>,
     /// A slot for requests for more, which are made ahead.
     ahead: Option<Slot>,
-    /// The directory of the request under way.
+    /// The inode of the request under way.
     extending: Option<Ino>,
 }
 
@@ -128,25 +128,26 @@ impl Posts {
         stream.executed != stream.end
     }
 
-    /// Asks for more of what was used under the delegation of a directory, if half of it is used.
-    pub(crate) fn ask_for_more(&mut self, cache: &mut Cache, dir: Ino) {
+    /// Asks for more of what was used under the delegation of a file or a directory, if half of it
+    /// is used.
+    pub(crate) fn ask_for_more(&mut self, cache: &mut Cache, ino: Ino) {
         if let Some(ahead) = self.ahead.as_mut().filter(|_| self.extending.is_none())
-            && cache.wants_more(dir)
+            && cache.wants_more(ino)
         {
-            ahead.submit(Capabilities::default(), Request::Extend { dir });
-            self.extending = Some(dir);
+            ahead.submit(Capabilities::default(), Request::Extend { ino });
+            self.extending = Some(ino);
         }
     }
 
     /// Takes what was asked for, if it has come or `waits`. Returns whether it has.
     pub(crate) fn take_more(&mut self, cache: &mut Cache, waits: bool) -> bool {
-        let (Some(dir), Some(ahead)) = (self.extending, &mut self.ahead) else { return false };
+        let (Some(ino), Some(ahead)) = (self.extending, &mut self.ahead) else { return false };
         if !waits && !ahead.is_answered() {
             return false;
         }
         self.extending = None;
         ahead.settle();
-        cache.extended(dir, ahead.take_delegated().as_deref());
+        cache.extended(ino, ahead.take_delegated().as_deref());
         true
     }
 

@@ -8,14 +8,19 @@ use crate::delegate::trees::{continue_after_attributes, delegate_tree, extend_tr
 use crate::delegate::{end, fits, make_room, open_stream};
 use crate::plant::Plant;
 use crate::shard::Shard;
+use crate::shard::lease::State;
 use crate::shards::Shards;
 use crate::turn::Turn;
 
 /// Pages that a client may write by posts between two replies, from the most that is set aside to
 /// the least that pays.
 const CREDITS: [u32; 4] = [1024, 256, CREDIT_WANTED, 16];
-/// For so many pages the shard takes more chunks, while most of them are free.
+/// For so many pages the shard takes more chunks, while most of them are free. A client that has
+/// used them up writes on: it gets so many more that it does not wait for the next ones.
 const CREDIT_WANTED: u32 = 64;
+const MORE_WANTED: u32 = CREDITS[0];
+/// A file with more credit than this, of which records are not executed, gets no more.
+const EXTENDED_MAX: u32 = 1024;
 
 /// The inode whose attributes the request may have changed, or which its client uses from now on.
 fn used_inode(request: &Request, answer: &Answer) -> Option<Ino> {
@@ -58,8 +63,12 @@ pub(crate) fn delegate_beside(
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> Option<Box<Delegated>> {
-    if let Request::Extend { dir } = request {
-        return extend_tree(shards, *dir, client, turn);
+    if let Request::Extend { ino } = request {
+        let shard = shards.get_mut(&ino.shard())?;
+        return match shard.leases.delegations.find(*ino)?.is_tree {
+            true => extend_tree(shard, *ino, client, turn),
+            false => extend_file(shard, *ino, client, turn),
+        };
     }
     if request.changes_names()
         && let Some(delegated) = delegate_tree(shards, (request, made), answer, client, turn)
@@ -91,9 +100,7 @@ pub(crate) fn delegate_beside(
     if !is_plain || shard.leases.delegations.find(ino).is_some() {
         return None;
     }
-    let fits = |shard: &Shard, credit: u32| fits(shard, shard.budget().posts(credit.into()));
-    make_room(shard, |shard| fits(shard, CREDIT_WANTED), turn);
-    let credit = CREDITS.into_iter().find(|credit| fits(shard, *credit))?;
+    let credit = set_aside(shard, CREDIT_WANTED, turn)?;
     open_stream(client, turn)?;
     let blocks = shard.budget().posts(credit.into()).blocks;
     shard.leases.delegations.insert(ino, client, (credit, blocks), false);
@@ -102,6 +109,33 @@ pub(crate) fn delegate_beside(
     }
     let lease = turn.grant(&mut shard.leases, LeaseKey::Delegate(ino), client);
     Some(Box::new(Delegated { attr, lease, credit, tree: None }))
+}
+
+/// Adds to the credit of a file, which the client has.
+fn extend_file(
+    shard: &mut Shard,
+    ino: Ino,
+    client: ClientId,
+    turn: &mut Turn<'_>,
+) -> Option<Box<Delegated>> {
+    let file = *shard.leases.delegations.find(ino)?;
+    let may_extend = file.client == client && file.state == State::Standing;
+    if !may_extend || file.credit > EXTENDED_MAX || !turn.log_has_room() {
+        return None;
+    }
+    let credit = set_aside(shard, MORE_WANTED, turn)?;
+    let attr = shard.inode_value(ino).ok().flatten()?.attr;
+    // What its nodes take was set aside with the first credit.
+    shard.leases.delegations.extend(ino, credit, 0);
+    let lease = turn.grant(&mut shard.leases, LeaseKey::Delegate(ino), client);
+    Some(Box::new(Delegated { attr, lease, credit, tree: None }))
+}
+
+/// Finds out how many pages fit the shard, and makes room for them if need be.
+fn set_aside(shard: &mut Shard, wanted: u32, turn: &mut Turn<'_>) -> Option<u32> {
+    let fits = |shard: &Shard, credit: u32| fits(shard, shard.budget().posts(credit.into()));
+    make_room(shard, |shard| fits(shard, wanted), turn);
+    CREDITS.into_iter().find(|credit| fits(shard, *credit))
 }
 
 /// Attributes whose changes depend on more than the attributes.

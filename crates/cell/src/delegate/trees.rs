@@ -29,8 +29,10 @@ use crate::turn::Turn;
 /// set aside to the least that pays. A tree has as many numbers for new inodes, and twice the
 /// credit, because data are written, too.
 const CHANGES: [u32; 4] = [256, CHANGES_WANTED, 16, 4];
-/// For so many the shard takes more chunks, while most of them are free.
+/// For so many the shard takes more chunks, while most of them are free. A client that has used
+/// them up goes on: it gets so many more that it does not wait for the next ones.
 const CHANGES_WANTED: u32 = 64;
+const MORE_WANTED: u32 = CHANGES[0];
 /// It is tried with the second change in a row, with the 4th, the 8th and so on, and with one of so
 /// many, because a look at all copies of fronts takes its time.
 const TRIED_EACH: u32 = 64;
@@ -188,15 +190,13 @@ fn continue_tree(
 
 /// Adds to the credit and the numbers of a tree, which the client has.
 pub(super) fn extend_tree(
-    shards: &mut Shards,
+    shard: &mut Shard,
     root: Ino,
     client: ClientId,
     turn: &mut Turn<'_>,
 ) -> Option<Box<Delegated>> {
-    let shard = shards.get_mut(&root.shard())?;
     let tree = *shard.leases.delegations.find(root)?;
     let may_extend = tree.client == client
-        && tree.is_tree
         && tree.state == State::Standing
         && tree.credit <= EXTENDED_MAX
         && opens_few(turn)
@@ -204,7 +204,7 @@ pub(super) fn extend_tree(
     if !may_extend || !turn.log_has_room() {
         return None;
     }
-    let changes = set_aside(shard, turn)?;
+    let changes = set_aside(shard, MORE_WANTED, turn)?;
     let attr = shard.inode_value(root).ok().flatten()?.attr;
     let count = count_numbers(changes, client, turn);
     let (first, count) = new_numbers(shard, root, count, client, turn).ok()?;
@@ -218,13 +218,13 @@ pub(super) fn extend_tree(
 }
 
 /// Finds out how many changes of names fit the shard, and makes room for them if need be.
-fn set_aside(shard: &mut Shard, turn: &mut Turn<'_>) -> Option<u32> {
+fn set_aside(shard: &mut Shard, wanted: u32, turn: &mut Turn<'_>) -> Option<u32> {
     // Half of the room is left to all others.
     let fits = |shard: &Shard, changes: u32| {
         let need = shard.budget().name_posts(changes.into());
         fits(shard, Need { blocks: 2 * need.blocks, ..need })
     };
-    make_room(shard, |shard| fits(shard, CHANGES_WANTED), turn);
+    make_room(shard, |shard| fits(shard, wanted), turn);
     CHANGES.into_iter().find(|changes| fits(shard, *changes))
 }
 
@@ -377,7 +377,7 @@ fn grant(
     let standing = shard.leases.delegations.find(root).map(|it| it.stamp);
     let continues = standing.filter(|_| before == Before::Continues);
     let value = shard.inode_value(dir).ok().flatten()?;
-    let changes = set_aside(shard, turn)?;
+    let changes = set_aside(shard, CHANGES_WANTED, turn)?;
     if !turn.log_has_room() {
         return None;
     }

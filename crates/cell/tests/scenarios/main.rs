@@ -56,6 +56,7 @@ mod checkpoints;
 mod cleaning;
 mod data;
 mod discards;
+mod extends;
 mod flushes;
 mod kept;
 mod leases;

@@ -11,9 +11,10 @@ use warren_proto::{
     RequestHeader,
 };
 
+use crate::bytes::{PAGE, page};
 use crate::client::write;
 use crate::image::name;
-use crate::pair::{A, IN_A, KEY, Pair};
+use crate::pair::{A, IN_A, KEY, Pair, Setup};
 
 /// A record as its client has published it.
 #[derive(Clone, Debug)]
@@ -174,4 +175,22 @@ impl Pair {
     pub(crate) fn may_post(&self, client: ClientId, delegated: &Delegated) -> bool {
         self.is_valid(A, client, delegated.lease)
     }
+}
+
+/// Writes from this page on until ENOSPC. Returns the number of pages.
+pub(crate) fn fill(pair: &mut Pair, client: ClientId, file: Handle) -> usize {
+    for at in 0.. {
+        let call = pair.send_write(client, file, at * PAGE, page(7));
+        match pair.answer(call) {
+            Some(Ok(_)) => {}
+            Some(Err(Errno::ENOSPC)) => return at,
+            other => panic!("{other:?}"),
+        }
+    }
+    unreachable!("the pool is finite")
+}
+
+/// A pool with room for some hundred pages.
+pub(crate) fn small() -> Pair {
+    Pair::with(Setup { cells: 1, free_chunks: 6, ..Setup::default() })
 }

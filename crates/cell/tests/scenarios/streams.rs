@@ -28,7 +28,7 @@ use crate::device::Kind;
 use crate::image::name;
 use crate::machine::Access;
 use crate::pair::*;
-use crate::posts::{Posted, SOLE, append};
+use crate::posts::{Posted, SOLE, append, fill, small};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -664,23 +664,6 @@ fn a_client_whose_stream_breaks_while_it_leaves_is_expelled() {
 }
 
 // Space.
-
-/// Writes from this page on until ENOSPC. Returns the number of pages.
-fn fill(pair: &mut Pair, client: ClientId, file: Handle) -> usize {
-    for at in 0.. {
-        let call = pair.send_write(client, file, at * PAGE, page(7));
-        match pair.answer(call) {
-            Some(Ok(_)) => {}
-            Some(Err(Errno::ENOSPC)) => return at,
-            other => panic!("{other:?}"),
-        }
-    }
-    unreachable!("the pool is finite")
-}
-
-fn small() -> Pair {
-    Pair::with(Setup { cells: 1, free_chunks: 6, ..Setup::default() })
-}
 
 #[test]
 fn a_client_that_finds_no_space_calls_delegations_in() {

@@ -192,7 +192,7 @@ fn of_names(rng: &mut Rng, known: &Known, dir: Ino) -> Request {
 fn of_inodes(rng: &mut Rng, known: &Known, ino: Ino) -> Request {
     match rng.below(11) {
         0 => Request::GetAttr { ino },
-        10 => Request::Extend { dir: ino },
+        10 => Request::Extend { ino },
         7 => Request::GetRemoved { dir: ino },
         1 => Request::ReadLink { ino },
         2 => Request::GetXattr { ino, name: xattr_name(rng) },
