@@ -154,7 +154,7 @@ pub struct Call {
     /// The existing inode that a create found, while it is opened at its own cell.
     found: Option<(Entry, Capability)>,
     is_sent: bool,
-    /// No other call uses the cache before this one is over.
+    /// Only its own answers change what it walks over.
     is_alone: bool,
     /// That of the cache when the last request was sent ([`Cache::moment`]).
     moment: u64,
@@ -200,14 +200,12 @@ impl Call {
         self.is_sent
     }
 
-    /// From now on no other call uses the cache before this one is over, so what the call walks over
-    /// changes only by its own answers.
+    /// No other call uses the cache before this one is over.
     pub const fn use_cache_alone(&mut self) {
         self.is_alone = true;
     }
 
-    /// Makes steps up to the next one in which the caller has a part, while no other call uses the
-    /// cache. Never returns [`Step::Yield`].
+    /// Makes steps up to the next one in which the caller has a part. No other call uses the cache.
     pub fn run(
         &mut self,
         cache: &mut Cache,
@@ -283,15 +281,13 @@ impl Call {
         let Phase::Check { plan, at } = &mut self.phase else { unreachable!("asked for") };
         let last = plan.used.len() - 1;
         match *at {
-            // Each copy is as it was walked over, and one word stands for them all.
-            Check::First(0)
-                if self.is_alone && plan.has_one_guard() && plan.used[0].holds(words) =>
-            {
-                return self.believe(cache, map);
-            }
             Check::First(next) | Check::Second(next) if !plan.used[next].holds(words) => {
                 let stale = plan.used[next];
                 return self.restart(cache, stale);
+            }
+            // Each copy is as it was walked over, and one word stands for them all.
+            Check::First(_) if self.is_alone && plan.has_one_guard() => {
+                return self.believe(cache, map);
             }
             Check::First(next) if next < last => *at = Check::First(next + 1),
             Check::First(_) if matches!(plan.end, Err(Stop::Need(_))) => {

@@ -255,6 +255,7 @@ mod tests {
 
     functions!("warren_test_");
 
+    // SAFETY: the macro defines them.
     unsafe extern "C" {
         fn warren_test_memmove(to: *mut c_void, from: *const c_void, count: usize) -> *mut c_void;
         fn warren_test_memcpy(to: *mut c_void, from: *const c_void, count: usize) -> *mut c_void;
