@@ -142,7 +142,7 @@ fn a_grant_of_what_is_being_recalled_is_found() {
 
 #[test]
 fn a_recall_that_leaves_a_fronts_own_copies_is_found() {
-    is_found(Plant::RecallKeepsCopies);
+    is_found_from(1_000, Plant::RecallKeepsCopies);
 }
 
 #[test]
