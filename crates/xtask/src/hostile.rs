@@ -14,6 +14,7 @@
 //! opens     files opened until the fleet refuses, which it must; locks the same
 //! waiters   slots that wait for locks which the same user keeps
 //! mute      every slot filled with requests that wait, then a disconnect
+//! post      streams of posted requests: forged, bent, full
 //! steal     forged inodes and handles: the hostile user may not read or change the first INOs
 //! count     every request, by numbers of inodes that no permitted walk reaches (the second INOs
 //!           among them), with no capability, a forged one, another client's; others' locks;
@@ -29,6 +30,7 @@ mod forge;
 mod hoard;
 pub(crate) mod load;
 mod round;
+mod stream;
 mod user;
 
 use std::sync::Mutex;

@@ -11,7 +11,7 @@ use warren_base::limits::{PAYLOAD_MAX, SLOTS_MAX};
 use warren_base::{CellId, Errno, Ino, Rng, SlotNo};
 use warren_proto::{
     AccessMode, ByteRange, CreateFlags, Handle, LockFlavour, LockOwner, LockSpec, LockType,
-    NewInode, Position, ReadFlags, RenameFlags, Reply, Request, SetAttr, XattrMode, XattrName,
+    NewInode, Position, ReadFlags, Reply, Request,
 };
 use warren_shm::{Load, Store};
 
@@ -35,6 +35,7 @@ pub(super) const ALL: &[(&str, Attack)] = &[
     ("locks", super::hoard::locks),
     ("waiters", super::hoard::waiters),
     ("mute", mute),
+    ("post", super::stream::post),
     ("steal", steal),
     ("count", count::count),
 ];
@@ -294,7 +295,7 @@ fn steal(target: &Target, rng: &mut Rng) -> Result<Counts> {
     }
     let end = round(target);
     for &ino in target.forbidden.iter().take_while(|_| Instant::now() < end) {
-        for request in forbidden(ino, own, open, rng) {
+        for request in forge::forbidden(ino, own, open, rng) {
             match client.ask_with(slot, &mut seq, &request, 16) {
                 None => return Ok(counts(&client)),
                 Some(Err(_)) => {}
@@ -304,62 +305,6 @@ fn steal(target: &Target, rng: &mut Rng) -> Result<Counts> {
         look_around(&client, slot, &mut seq, ino, rng)?;
     }
     Ok(counts(&client))
-}
-
-/// The fleet must refuse every one of these.
-fn forbidden(ino: Ino, own: Option<Handle>, open: Ino, rng: &mut Rng) -> Vec<Request> {
-    let set = |set: SetAttr| Request::SetAttr { ino, handle: None, set };
-    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
-    let handle = Handle { ino, open: (1 << 40) + 1 + rng.below(100_000) };
-    let name = || named("prey");
-    let xattr = || XattrName::new(b"user.prey").expect("a legal name");
-    vec![
-        Request::Open { ino, access: AccessMode::READ },
-        Request::Open { ino, access: AccessMode::WRITE },
-        Request::Open { ino, access: AccessMode::TRUNCATE },
-        Request::Read { handle, position: Position::At(0), len: 4096, flags: ReadFlags::empty() },
-        Request::Write {
-            handle,
-            position: Position::At(0),
-            kill_privileges: false,
-            write_back: false,
-            direct: false,
-        },
-        Request::Close { handle },
-        set(SetAttr { mode: Some(0o777), ..SetAttr::default() }),
-        set(SetAttr { uid: Some(super::user::UNPRIVILEGED), ..SetAttr::default() }),
-        set(empty),
-        Request::SetAttr { ino, handle: own, set: empty },
-        Request::GetXattr { ino, name: xattr() },
-        Request::SetXattr {
-            ino,
-            name: xattr(),
-            value: [1].into(),
-            mode: XattrMode::Any,
-            kill_set_gid: false,
-        },
-        Request::RemoveXattr { ino, name: xattr() },
-        Request::Lookup { dir: ino, name: name() },
-        Request::Neighbours { dir: ino, name: name() },
-        Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096, leased: false },
-        Request::Create {
-            dir: ino,
-            name: name(),
-            new: NewInode::regular(0o666),
-            flags: CreateFlags::empty(),
-            access: AccessMode::empty(),
-        },
-        Request::Unlink { dir: ino, name: name() },
-        Request::Rmdir { dir: ino, name: name() },
-        Request::Rename {
-            from: ino,
-            from_name: name(),
-            dir: open,
-            name: name(),
-            flags: RenameFlags::empty(),
-        },
-        Request::Link { ino: open, dir: ino, name: name() },
-    ]
 }
 
 /// Handles that other clients may have open, one after the other. None is this client's.

@@ -154,12 +154,13 @@ pub(super) fn stop_request(version: u32) -> Vec<u8> {
 pub(super) struct RawClient {
     socket: OwnedFd,
     client: ClientId,
+    pub shape: Shape,
     pub cells: u16,
     map: ShardMap,
     /// As many as the fleet granted.
     pub slots: u16,
     pub memory: WriteMap,
-    replies: Vec<ReplyReader>,
+    pub replies: Vec<ReplyReader>,
     bells: Vec<WakeFd>,
     vitals: Vec<VitalsReader>,
     /// Wakes only cells that sleep, as the client library does.
@@ -219,6 +220,7 @@ impl RawClient {
         Ok(Self {
             socket,
             client,
+            shape,
             cells,
             map,
             slots: shape.slots() as u16,

@@ -301,3 +301,59 @@ mod tests {
         assert_eq!(kinds.len(), 35, "every request there is");
     }
 }
+
+/// The fleet must refuse every one of these.
+pub(super) fn forbidden(ino: Ino, own: Option<Handle>, open: Ino, rng: &mut Rng) -> Vec<Request> {
+    let set = |set: SetAttr| Request::SetAttr { ino, handle: None, set };
+    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+    let handle = Handle { ino, open: (1 << 40) + 1 + rng.below(100_000) };
+    let name = || super::round::named("prey");
+    let xattr = || XattrName::new(b"user.prey").expect("a legal name");
+    vec![
+        Request::Open { ino, access: AccessMode::READ },
+        Request::Open { ino, access: AccessMode::WRITE },
+        Request::Open { ino, access: AccessMode::TRUNCATE },
+        Request::Read { handle, position: Position::At(0), len: 4096, flags: ReadFlags::empty() },
+        Request::Write {
+            handle,
+            position: Position::At(0),
+            kill_privileges: false,
+            write_back: false,
+            direct: false,
+        },
+        Request::Close { handle },
+        set(SetAttr { mode: Some(0o777), ..SetAttr::default() }),
+        set(SetAttr { uid: Some(super::user::UNPRIVILEGED), ..SetAttr::default() }),
+        set(empty),
+        Request::SetAttr { ino, handle: own, set: empty },
+        Request::GetXattr { ino, name: xattr() },
+        Request::SetXattr {
+            ino,
+            name: xattr(),
+            value: [1].into(),
+            mode: XattrMode::Any,
+            kill_set_gid: false,
+        },
+        Request::RemoveXattr { ino, name: xattr() },
+        Request::Lookup { dir: ino, name: name() },
+        Request::Neighbours { dir: ino, name: name() },
+        Request::ReadDir { dir: ino, cookie: 0, bytes_max: 4096, leased: false },
+        Request::Create {
+            dir: ino,
+            name: name(),
+            new: NewInode::regular(0o666),
+            flags: CreateFlags::empty(),
+            access: AccessMode::empty(),
+        },
+        Request::Unlink { dir: ino, name: name() },
+        Request::Rmdir { dir: ino, name: name() },
+        Request::Rename {
+            from: ino,
+            from_name: name(),
+            dir: open,
+            name: name(),
+            flags: RenameFlags::empty(),
+        },
+        Request::Link { ino: open, dir: ino, name: name() },
+    ]
+}

@@ -87,6 +87,7 @@ fn attacked(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     ensure!(!killed && status.success(), "the hostile client: {status}: {}", process::tail(&said));
     had.must_be_the_processes_of(&during?)?;
     lock.must_be_held()?;
+    as_prepared(&fleet.mounted)?;
     closed_in(&fleet.mounted)?;
     await_all_given_back(&had)?;
     let loaded = loaded_work(ground, fleet, before, &Effort::of_hostile(&said, attack)?)?;
@@ -131,6 +132,26 @@ fn prepare(mounted: &Path) -> Result<Vec<u64>> {
         }
     }
     Ok(forbidden)
+}
+
+/// Checks that everything is as [`prepare`] left it.
+fn as_prepared(mounted: &Path) -> Result<()> {
+    let looking = "cannot look at the mount";
+    let is_whole = |path: &Path, bytes: &[u8]| {
+        let mode = fs::metadata(path).context(looking)?.mode() & 0o7777;
+        let found = fs::read(path).context(looking)?;
+        ensure!(mode == 0o600 && found == bytes, "{} was changed", path.display());
+        Ok(())
+    };
+    for n in 0..4 {
+        let directory = mounted.join(format!("d{n}"));
+        is_whole(&mounted.join(format!("f{n}")), &hostile::MARK.repeat(1000))?;
+        is_whole(&directory.join("prey"), hostile::MARK)?;
+        let found = fs::metadata(&directory).context(looking)?;
+        let names = fs::read_dir(&directory).context(looking)?.count();
+        ensure!(found.mode() & 0o7777 == 0o700 && names == 1, "{}: {names}", directory.display());
+    }
+    Ok(())
 }
 
 /// Makes objects open to all users in a directory that only root may search: a file to read, a
