@@ -4,6 +4,7 @@
 pub(crate) mod answers;
 pub(crate) mod capabilities;
 pub(crate) mod clients;
+pub(crate) mod failures;
 pub(crate) mod numbers;
 pub(crate) mod streams;
 
@@ -16,6 +17,7 @@ use crate::run::wait::TaskId;
 use crate::session::answers::Answers;
 use crate::session::capabilities::Capabilities;
 use crate::session::clients::Clients;
+use crate::session::failures::Failures;
 use crate::session::numbers::Numbers;
 use crate::session::streams::Streams;
 use crate::shard::filelock::index::LockIndex;
@@ -28,6 +30,7 @@ pub(crate) struct Sessions {
     pub(crate) answers: Answers,
     pub(crate) streams: Streams,
     pub(crate) numbers: Numbers,
+    pub(crate) failures: Failures,
     pub(crate) leases: ClientLeases,
     pub(crate) opens: OpenCounts,
     pub(crate) lock_index: LockIndex<TaskId>,
@@ -41,6 +44,7 @@ impl Sessions {
             answers: Answers::default(),
             streams: Streams::default(),
             numbers: Numbers::default(),
+            failures: Failures::default(),
             leases: ClientLeases::new(epoch, plant),
             opens: OpenCounts::new(epoch),
             lock_index: LockIndex::default(),

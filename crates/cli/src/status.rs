@@ -173,6 +173,14 @@ fn warnings(fleet: &FleetStatus) -> String {
              open answer EIO, new ones read what was synced; find its name with `find -inum`"
         );
     }
+    for file in &fleet.harm.posts_failed {
+        let (ino, errno, at) = (file.ino, printable(&file.errno), utc(file.at));
+        let _ = writeln!(
+            text,
+            "  LOST CHANGE of inode {ino} at {at} ({errno}): it failed after its program went on, whose next \
+             `fsync` of the file shows it; check the device, and find the file's name with `find -inum`"
+        );
+    }
     text += &warning_of_device(fleet);
     let refused = fleet.cells.iter().find_map(|cell| cell.device.io_uring_refused.as_ref());
     if let Some(why) = refused {

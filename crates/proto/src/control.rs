@@ -207,6 +207,12 @@ pub enum Report {
         ino: Ino,
         generation: u32,
     },
+    /// A change that a client had posted has failed after its program went on.
+    PostFailed {
+        cell: CellId,
+        ino: Ino,
+        errno: Errno,
+    },
     /// The device has done nothing for the cell for some seconds, and the cell cannot go on without
     /// what it holds.
     Unreadable {

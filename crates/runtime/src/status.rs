@@ -132,6 +132,9 @@ pub struct HarmStatus {
     /// The files that have lost damaged pages last.
     #[serde(default)]
     pub discarded: Vec<DiscardedStatus>,
+    /// The files of which changes have failed last after their programs went on.
+    #[serde(default)]
+    pub posts_failed: Vec<PostFailedStatus>,
 }
 
 /// A shard that is not served.
@@ -159,6 +162,16 @@ pub struct DiscardedStatus {
     /// The number that programs see.
     pub ino: u64,
     pub generation: u32,
+    /// Seconds since 1970.
+    pub at: i64,
+}
+
+/// A file of which a change has failed after its program went on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PostFailedStatus {
+    /// The number that programs see.
+    pub ino: u64,
+    pub errno: String,
     /// Seconds since 1970.
     pub at: i64,
 }

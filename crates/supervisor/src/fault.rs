@@ -12,8 +12,8 @@ use warren_base::{CellId, Epoch, Instant, Timestamp};
 use warren_proto::Wire;
 
 use crate::alarm::Process;
-use crate::discarded::DiscardedFiles;
 use crate::event::Verdict;
+use crate::harmed::{Discarded, HarmedFiles, PostFailed};
 
 /// Faults that are kept. All of them are in the supervisor's notes, which are written for each
 /// event.
@@ -59,7 +59,8 @@ pub(crate) struct Faults {
     count: u64,
     sentenced: BTreeMap<CellId, Sentenced>,
     recent: Vec<Fault>,
-    pub discarded: DiscardedFiles,
+    pub discarded: HarmedFiles<Discarded>,
+    pub posts_failed: HarmedFiles<PostFailed>,
 }
 
 impl Faults {

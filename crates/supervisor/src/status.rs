@@ -5,9 +5,9 @@ use warren_proto::slot::Shape;
 use warren_proto::{Rules, Wire};
 
 use crate::admission::ClientState;
-use crate::discarded::Discarded;
 use crate::fault::Fault;
 use crate::fleet::CellState;
+use crate::harmed::{Discarded, PostFailed};
 use crate::stage::Stage;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,7 +31,9 @@ pub struct Status {
     /// Cells whose shards are not served.
     pub taken_out: Vec<TakenOut>,
     /// The files that have lost damaged pages last.
-    pub discarded: Vec<(Ino, Discarded)>,
+    pub discarded: Vec<(Ino, Discarded, Timestamp)>,
+    /// The files of which posted changes have failed last.
+    pub posts_failed: Vec<(Ino, PostFailed, Timestamp)>,
     pub chunks_free: u64,
     pub cells: Vec<CellStatus>,
     pub clients: Vec<ClientStatus>,

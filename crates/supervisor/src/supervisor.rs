@@ -24,6 +24,7 @@ use crate::event::{Applicant, ConnectionNo, Effect, Event, Failure, Verdict};
 use crate::fault::Faults;
 use crate::fleet::{CellState, Fleet};
 use crate::growth::Growth;
+use crate::harmed::{Discarded, PostFailed};
 use crate::ledger::Ledger;
 use crate::loss::{Ended, Losses};
 use crate::outage::Outages;
@@ -220,7 +221,10 @@ impl Supervisor {
                 }
             }
             Report::Discarded { ino, generation, .. } => {
-                self.faults.discarded.insert(ino, generation, turn.wall);
+                self.faults.discarded.insert(ino, Discarded { generation }, turn.wall);
+            }
+            Report::PostFailed { ino, errno, .. } => {
+                self.faults.posts_failed.insert(ino, PostFailed { errno }, turn.wall);
             }
             Report::Unreadable { errno, .. } => {
                 self.fail(Failure::Unreadable { cell: from, errno }, turn);

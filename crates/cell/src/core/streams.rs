@@ -7,6 +7,7 @@
 //! outcome, sends the request in a slot.
 
 use warren_base::{ClientId, Errno, Ino, SlotNo, Timestamp};
+use warren_proto::control::Report;
 use warren_proto::stream::StreamPos;
 use warren_proto::{Answer, FileKind, Reply, Request, SetAttr};
 
@@ -155,6 +156,7 @@ pub(super) fn close_stream(shards: &mut Shards, client: ClientId, turn: &mut Tur
         turn.sessions.streams.remove(client);
         turn.waits.wake_all(WaitKey::Stream(client));
         turn.sessions.numbers.forget_client(client);
+        turn.sessions.failures.forget_client(client);
         forget_inherited_numbers(turn);
     }
 }
@@ -343,14 +345,24 @@ pub(super) fn end_of_record(
             shard.leases.delegations.spend(creditor, request.post_cost(payload));
         }
         // A device that fails, or a shard that is given up: the client must see it.
-        if answer.is_err() {
+        if let Err(errno) = *answer {
             let tree = shard.leases.delegations.tree_of(ino);
             for ino in [Some(ino), tree].into_iter().flatten() {
                 end(shard, ino, false, turn);
             }
+            note_failure(client, ino, errno, turn);
         }
     }
     finish_record(client, end_at, answer, turn);
+}
+
+/// A record has failed. One that was skipped has not: its client sends it as a request.
+fn note_failure(client: ClientId, ino: Ino, errno: Errno, turn: &mut Turn<'_>) {
+    if errno != Errno::EAGAIN {
+        turn.sessions.failures.note(client, ino, errno);
+        let cell = turn.fleet.volume.id;
+        turn.report(Report::PostFailed { cell, ino, errno });
+    }
 }
 
 fn finish_record(client: ClientId, end: StreamPos, answer: &Answer, turn: &mut Turn<'_>) {

@@ -27,18 +27,22 @@ fn await_checkpoint(state: &mut TaskState) -> Result<(), Stop> {
 }
 
 /// Makes the log durable up to every change of the file or directory so far. EIO while the client
-/// has the file open since before pages of it were discarded.
+/// has the file open since before pages of it were discarded, and the error of what it has posted,
+/// once.
 pub(crate) fn fsync(
     shard: &mut Shard,
     ino: Ino,
     state: &mut TaskState,
     turn: &mut Turn<'_>,
 ) -> Result<Finished, Stop> {
+    let client = state.client.expect("a request");
+    if let Some(errno) = turn.sessions.failures.take(client, ino) {
+        return Err(errno.into());
+    }
     shard.living(ino)?;
     if state.checkpointed {
         return done(Reply::Done);
     }
-    let client = state.client.expect("a request");
     // The request names no handle.
     if shard.opens.has_open(ino, client, AccessMode::DISCARDED) {
         return Err(Errno::EIO.into());

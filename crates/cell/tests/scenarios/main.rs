@@ -59,6 +59,7 @@ mod discards;
 mod extends;
 mod flushes;
 mod kept;
+mod late_errors;
 mod leases;
 mod loads;
 mod log;

@@ -148,7 +148,8 @@ impl Supervisor {
             Report::GivenUp { .. }
             | Report::BrokenLog { .. }
             | Report::Unreadable { .. }
-            | Report::Discarded { .. } => {
+            | Report::Discarded { .. }
+            | Report::PostFailed { .. } => {
                 self.broken.push(report);
             }
             _ => {}

@@ -80,6 +80,9 @@ pub(super) fn report(from: CellId, report: &Report) {
         Report::Discarded { cell, ino, generation } => {
             error!(%cell, %ino, generation, "damaged pages of a file are thrown away: what was not synced may be lost, and its open descriptors answer EIO");
         }
+        Report::PostFailed { cell, ino, errno } => {
+            error!(%cell, %ino, %errno, "a change failed after its program went on: the program's next `fsync` of the file shows it");
+        }
         Report::LostMessage { cell: peer } => {
             warn!(cell = %from, %peer, "a request to another cell, or its answer, was lost; it was repeated");
         }

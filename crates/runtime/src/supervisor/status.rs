@@ -1,17 +1,17 @@
 //! The fleet's status, from the core, the vitals and the plan.
 
 use warren_base::limits::{BLOCK_SIZE, CHUNK_BLOCKS};
-use warren_base::{Errno, Ino, InodeNumbers, Instant, ShardId};
+use warren_base::{Errno, Ino, InodeNumbers, Instant, ShardId, Timestamp};
 use warren_shm::Counter;
-use warren_supervisor::{Cause, CellState, Discarded, Fault, GivenUp, Stage, TakenOut};
+use warren_supervisor::{Cause, CellState, Discarded, Fault, GivenUp, PostFailed, Stage, TakenOut};
 
 use super::state::SupervisorLoop;
 use crate::pool::shares;
 use crate::silence;
 use crate::status::{
     CellStatus, CheckpointStatus, ClientStatus, DeviceCounters, DiscardedStatus, FaultStatus,
-    FleetStatus, GivenUpStatus, HarmStatus, LogStatus, LossCounters, PlaceStatus, SpaceStatus,
-    TakenOutStatus, UseStatus, names_of_rules,
+    FleetStatus, GivenUpStatus, HarmStatus, LogStatus, LossCounters, PlaceStatus, PostFailedStatus,
+    SpaceStatus, TakenOutStatus, UseStatus, names_of_rules,
 };
 
 impl SupervisorLoop<'_> {
@@ -80,6 +80,11 @@ fn fleet_status(it: &SupervisorLoop<'_>, viewer: Option<u32>) -> FleetStatus {
             given_up: core.given_up.iter().map(given_up_status).collect(),
             taken_out: core.taken_out.iter().map(taken_out_status).collect(),
             discarded: core.discarded.iter().map(|file| discarded_status(numbers, file)).collect(),
+            posts_failed: core
+                .posts_failed
+                .iter()
+                .map(|it| post_failed_status(numbers, it))
+                .collect(),
         },
         mailboxes: it.mailboxes.names(),
         reports_refused: it.mailboxes.refused,
@@ -163,9 +168,20 @@ fn taken_out_status(out: &TakenOut) -> TakenOutStatus {
     TakenOutStatus { cell: out.cell.0, since: out.since.0 / 1_000_000_000, returns: out.returns }
 }
 
-fn discarded_status(numbers: InodeNumbers, (ino, file): &(Ino, Discarded)) -> DiscardedStatus {
-    let (ino, at) = (numbers.number(*ino), file.at.0 / 1_000_000_000);
+fn discarded_status(
+    numbers: InodeNumbers,
+    (ino, file, at): &(Ino, Discarded, Timestamp),
+) -> DiscardedStatus {
+    let (ino, at) = (numbers.number(*ino), at.0 / 1_000_000_000);
     DiscardedStatus { ino, generation: file.generation, at }
+}
+
+fn post_failed_status(
+    numbers: InodeNumbers,
+    (ino, file, at): &(Ino, PostFailed, Timestamp),
+) -> PostFailedStatus {
+    let (ino, at) = (numbers.number(*ino), at.0 / 1_000_000_000);
+    PostFailedStatus { ino, errno: file.errno.to_string(), at }
 }
 
 fn client_status(client: &warren_supervisor::ClientStatus) -> ClientStatus {

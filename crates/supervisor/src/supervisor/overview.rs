@@ -40,6 +40,7 @@ impl Supervisor {
             given_up: self.given_up.iter().map(|(shard, gone)| (*shard, *gone)).collect(),
             taken_out: self.outages.iter().collect(),
             discarded: self.faults.discarded.all().collect(),
+            posts_failed: self.faults.posts_failed.all().collect(),
             chunks_free: ledger.regions().free_chunks(),
             cells,
             clients,
