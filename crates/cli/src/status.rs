@@ -102,6 +102,28 @@ fn describe(fleet: &FleetStatus) -> String {
     text
 }
 
+/// The files that have lost pages or changes.
+fn warnings_of_files(fleet: &FleetStatus) -> String {
+    let mut text = String::new();
+    for file in &fleet.harm.discarded {
+        let (ino, generation, at) = (file.ino, file.generation, utc(file.at));
+        let _ = writeln!(
+            text,
+            "  DAMAGED PAGES of inode {ino} thrown away at {at} (generation {generation}): descriptors that were \
+             open answer EIO, new ones read what was synced; find its name with `find -inum`"
+        );
+    }
+    for file in &fleet.harm.posts_failed {
+        let (ino, errno, at) = (file.ino, printable(&file.errno), utc(file.at));
+        let _ = writeln!(
+            text,
+            "  LOST CHANGE of inode {ino} at {at} ({errno}): it failed after its program went on, whose next \
+             `fsync` of the file shows it; check the device, and find the file's name with `find -inum`"
+        );
+    }
+    text
+}
+
 /// The line about a device that completes nothing.
 fn warning_of_device(fleet: &FleetStatus) -> String {
     let silent = fleet.cells.iter().map(|cell| cell.device.silent_ms).max().unwrap_or_default();
@@ -165,22 +187,7 @@ fn warnings(fleet: &FleetStatus) -> String {
             printable(&fleet.pool)
         );
     }
-    for file in &fleet.harm.discarded {
-        let (ino, generation, at) = (file.ino, file.generation, utc(file.at));
-        let _ = writeln!(
-            text,
-            "  DAMAGED PAGES of inode {ino} thrown away at {at} (generation {generation}): descriptors that were \
-             open answer EIO, new ones read what was synced; find its name with `find -inum`"
-        );
-    }
-    for file in &fleet.harm.posts_failed {
-        let (ino, errno, at) = (file.ino, printable(&file.errno), utc(file.at));
-        let _ = writeln!(
-            text,
-            "  LOST CHANGE of inode {ino} at {at} ({errno}): it failed after its program went on, whose next \
-             `fsync` of the file shows it; check the device, and find the file's name with `find -inum`"
-        );
-    }
+    text += &warnings_of_files(fleet);
     text += &warning_of_device(fleet);
     let refused = fleet.cells.iter().find_map(|cell| cell.device.io_uring_refused.as_ref());
     if let Some(why) = refused {

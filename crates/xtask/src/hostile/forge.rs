@@ -8,6 +8,8 @@ use warren_proto::{
     Request, SetAttr, SetTime, XattrMode, XattrName,
 };
 
+use super::round::named;
+
 /// Inodes and handles of the fleet, so that forged ones are almost right.
 #[derive(Default)]
 pub(super) struct Known {
@@ -279,35 +281,12 @@ pub(super) fn bend(rng: &mut Rng, mut body: Vec<u8>) -> Vec<u8> {
     body
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use warren_proto::Wire;
-
-    #[test]
-    fn what_is_forged_is_of_every_kind_legal_and_not() {
-        let (mut rng, known) = (Rng::new(1), Known::new(&[Ino(5)]));
-        let mut kinds = std::collections::BTreeSet::new();
-        let mut illegal = 0;
-        for _ in 0..20_000 {
-            let bytes = request(&mut rng, &known).to_bytes();
-            let bytes = bend(&mut rng, bytes);
-            match Request::from_bytes(&bytes) {
-                Ok(_) => drop(kinds.insert(bytes[0])),
-                Err(_) => illegal += 1,
-            }
-        }
-        assert!(illegal > 1_000);
-        assert_eq!(kinds.len(), 35, "every request there is");
-    }
-}
-
 /// The fleet must refuse every one of these.
 pub(super) fn forbidden(ino: Ino, own: Option<Handle>, open: Ino, rng: &mut Rng) -> Vec<Request> {
     let set = |set: SetAttr| Request::SetAttr { ino, handle: None, set };
     let empty = SetAttr { size: Some(0), ..SetAttr::default() };
     let handle = Handle { ino, open: (1 << 40) + 1 + rng.below(100_000) };
-    let name = || super::round::named("prey");
+    let name = || named("prey");
     let xattr = || XattrName::new(b"user.prey").expect("a legal name");
     vec![
         Request::Open { ino, access: AccessMode::READ },
@@ -356,4 +335,27 @@ pub(super) fn forbidden(ino: Ino, own: Option<Handle>, open: Ino, rng: &mut Rng)
         },
         Request::Link { ino: open, dir: ino, name: name() },
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warren_proto::Wire;
+
+    #[test]
+    fn what_is_forged_is_of_every_kind_legal_and_not() {
+        let (mut rng, known) = (Rng::new(1), Known::new(&[Ino(5)]));
+        let mut kinds = std::collections::BTreeSet::new();
+        let mut illegal = 0;
+        for _ in 0..20_000 {
+            let bytes = request(&mut rng, &known).to_bytes();
+            let bytes = bend(&mut rng, bytes);
+            match Request::from_bytes(&bytes) {
+                Ok(_) => drop(kinds.insert(bytes[0])),
+                Err(_) => illegal += 1,
+            }
+        }
+        assert!(illegal > 1_000);
+        assert_eq!(kinds.len(), 35, "every request there is");
+    }
 }
