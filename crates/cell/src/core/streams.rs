@@ -356,10 +356,13 @@ pub(super) fn end_of_record(
     finish_record(client, end_at, answer, turn);
 }
 
-/// A record has failed. One that was skipped has not: its client sends it as a request.
+/// A record has failed. One that was skipped has not: its client sends it as a request. Other
+/// errors than those of the device are the client's own fault, so that no one else hears of them.
 fn note_failure(client: ClientId, ino: Ino, errno: Errno, turn: &mut Turn<'_>) {
-    if errno != Errno::EAGAIN {
-        turn.sessions.failures.note(client, ino, errno);
+    if errno != Errno::EAGAIN
+        && turn.sessions.failures.note(client, ino, errno)
+        && errno == Errno::EIO
+    {
         let cell = turn.fleet.volume.id;
         turn.report(Report::PostFailed { cell, ino, errno });
     }

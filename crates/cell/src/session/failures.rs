@@ -26,14 +26,19 @@ pub(crate) struct Failures {
 
 impl Failures {
     /// A record of the client that changes the inode, or names in it, has failed. The first error
-    /// is kept.
-    pub(crate) fn note(&mut self, client: ClientId, ino: Ino, errno: Errno) {
+    /// is kept. Returns whether this is one that is remembered for the inode.
+    pub(crate) fn note(&mut self, client: ClientId, ino: Ino, errno: Errno) -> bool {
         let own = self.clients.entry(client).or_default();
-        if own.by_inode.len() < INODES_MAX || own.by_inode.contains_key(&ino) {
-            own.by_inode.entry(ino).or_insert(errno);
+        if own.by_inode.contains_key(&ino) {
+            return false;
+        }
+        let has_room = own.by_inode.len() < INODES_MAX;
+        if has_room {
+            own.by_inode.insert(ino, errno);
         } else {
             own.of_others.get_or_insert(errno);
         }
+        has_room
     }
 
     /// The error that a request of the client is to show, which nothing shows again.
@@ -64,9 +69,9 @@ mod tests {
     #[test]
     fn the_first_error_of_each_file_is_shown_once() {
         let mut failures = Failures::default();
-        failures.note(CLIENT, Ino(1), Errno::EIO);
-        failures.note(CLIENT, Ino(1), Errno::ENOSPC);
-        failures.note(CLIENT, Ino(2), Errno::ENOSPC);
+        assert!(failures.note(CLIENT, Ino(1), Errno::EIO));
+        assert!(!failures.note(CLIENT, Ino(1), Errno::ENOSPC));
+        assert!(failures.note(CLIENT, Ino(2), Errno::ENOSPC));
         assert_eq!(failures.take(ClientId(4), Ino(1)), None, "it is not theirs");
         assert_eq!(failures.take(CLIENT, Ino(3)), None);
         assert_eq!(
@@ -80,7 +85,8 @@ mod tests {
     fn many_errors_take_little_memory_and_none_is_silent() {
         let mut failures = Failures::default();
         for ino in 1..=2 * INODES_MAX as u64 {
-            failures.note(CLIENT, Ino(ino), Errno::EIO);
+            let is_remembered = failures.note(CLIENT, Ino(ino), Errno::EIO);
+            assert_eq!(is_remembered, ino <= INODES_MAX as u64);
         }
         assert_eq!(failures.clients[&CLIENT].by_inode.len(), INODES_MAX);
         let last = Ino(2 * INODES_MAX as u64);
