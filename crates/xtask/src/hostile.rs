@@ -92,6 +92,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<bool> {
         let counts = result.with_context(|| name.to_owned())?;
         println!("hostile: {name}: {counts:?}");
         ensure!(counts.connections > 0, "{name} did nothing");
+        ensure!(name != "post" || counts.aimed > 0, "no posted record was aimed at others");
         all.add(counts);
     }
     ensure!(all.admissions > 0 && all.answers > 0, "no request was answered: {all:?}");

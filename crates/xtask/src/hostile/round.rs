@@ -31,6 +31,8 @@ pub(super) struct Counts {
     pub admissions: u64,
     pub requests: u64,
     pub answers: u64,
+    /// Posted records aimed at objects of others that were refused.
+    pub aimed: u64,
 }
 
 impl Counts {
@@ -39,6 +41,7 @@ impl Counts {
         self.admissions += other.admissions;
         self.requests += other.requests;
         self.answers += other.answers;
+        self.aimed += other.aimed;
     }
 }
 
@@ -63,7 +66,7 @@ pub(super) fn admission(target: &Target, slots: u16) -> Result<Option<RawClient>
 
 pub(super) fn counts(admission: &RawClient) -> Counts {
     let (requests, answers) = (admission.requests.get(), admission.answers.get());
-    Counts { connections: 2, admissions: 1, requests, answers }
+    Counts { connections: 2, admissions: 1, requests, answers, aimed: 0 }
 }
 
 /// Fails if the bytes contain some that this user may not read.

@@ -2,11 +2,15 @@
 //! own, which are delegated to it, and posts to their cell.
 //!
 //! ```text
-//! aim     records for objects of others, numbers of others, times and users that are not true:
-//!         each alone, and its outcome must be an error
-//! bend    records, headers and ends without sense, which change while the cell reads them
-//! flood   a stream that is always full of writes to its own file
+//! aim     records for objects of others, and with numbers of others: each alone, and its outcome
+//!         must be an error
+//! bend    then often: records with times and users that are not true, headers and ends without
+//!         sense, all of which change while the cell reads them
+//! flood   or a stream that is always full of writes to its own file
 //! ```
+//!
+//! A request that may not be posted breaks a stream: nothing behind it is executed. So most records
+//! are of requests that may be.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::thread;
@@ -49,12 +53,13 @@ pub(super) fn post(target: &Target, rng: &mut Rng) -> Result<Counts> {
     let cell = client.owner(&Request::Close { handle: own.file });
     let end = client.replies[usize::from(cell.0)].outcome().executed;
     let mut stream = Stream { client: &client, cell, end };
-    match rng.below(3) {
-        0 => stream.aim(target, &own, rng)?,
-        1 => stream.bend(target, &known, rng),
-        _ => stream.flood(target, &own),
+    let aimed = stream.aim(target, &own, rng)?;
+    if rng.chance(1, 2) {
+        stream.bend(target, &known, rng);
+    } else {
+        stream.flood(target, &own);
     }
-    Ok(counts(&client))
+    Ok(Counts { aimed, ..counts(&client) })
 }
 
 /// Makes a directory with a few files, whose names the client alone changes, and a file that it
@@ -151,18 +156,20 @@ impl Stream<'_> {
         true
     }
 
-    /// Records of which the cell must execute none.
-    fn aim(&mut self, target: &Target, own: &Own, rng: &mut Rng) -> Result<()> {
+    /// Records of which the cell must execute none. Returns how many it has refused.
+    fn aim(&mut self, target: &Target, own: &Own, rng: &mut Rng) -> Result<u64> {
         let end = round(target);
+        let mut refused = 0;
         // Under attack the fleet may have no room for a delegation.
         let honest = RecordHeader { payload_len: WRITE as u32, ..header() };
         if !self.is_executed(honest, &write_at(own.file, 0)).unwrap_or(false) {
-            return Ok(());
+            return Ok(refused);
         }
         for &ino in target.forbidden.iter().take_while(|_| Instant::now() < end) {
             let mut aimed: Vec<(RecordHeader, Request)> =
                 forge::forbidden(ino, Some(own.file), own.dir, rng)
                     .into_iter()
+                    .filter(Request::is_postable)
                     .map(|request| (header(), request))
                     .collect();
             let create = Request::Create {
@@ -177,13 +184,13 @@ impl Stream<'_> {
             }
             for (header, request) in aimed {
                 match self.is_executed(header, &request) {
-                    None => return Ok(()),
-                    Some(false) => {}
+                    None => return Ok(refused),
+                    Some(false) => refused += 1,
                     Some(true) => bail!("{request:?} with {header:?} was executed"),
                 }
             }
         }
-        Ok(())
+        Ok(refused)
     }
 
     /// Posts the record and waits for its outcome. `None` if there is none.
@@ -219,7 +226,10 @@ impl Stream<'_> {
 
     /// Returns false if the stream is broken, so that nothing is executed any more.
     fn bend_once(&mut self, known: &forge::Known, rng: &mut Rng) -> bool {
-        let request = forge::request(rng, known);
+        let mut request = forge::request(rng, known);
+        while !request.is_postable() && !rng.chance(1, 500) {
+            request = forge::request(rng, known);
+        }
         let times = [0, i64::MIN, i64::MAX, rng.next_u64() as i64];
         let header = RecordHeader {
             time: Timestamp(*rng.pick(&times)),

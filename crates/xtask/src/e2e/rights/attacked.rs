@@ -88,6 +88,8 @@ fn attacked(ground: &Ground, fleet: &Fleet) -> Result<Verdict> {
     had.must_be_the_processes_of(&during?)?;
     lock.must_be_held()?;
     as_prepared(&fleet.mounted)?;
+    let shown = fleet.status()?;
+    ensure!(!shown.contains("LOST CHANGE"), "the device has not failed:\n{shown}");
     closed_in(&fleet.mounted)?;
     await_all_given_back(&had)?;
     let loaded = loaded_work(ground, fleet, before, &Effort::of_hostile(&said, attack)?)?;
