@@ -34,11 +34,15 @@ impl<T> Default for HarmedFiles<T> {
 }
 
 impl<T: Copy + PartialEq> HarmedFiles<T> {
-    /// A cell has reported it. A successor that reads it in the log reports it again.
-    pub(crate) fn insert(&mut self, ino: Ino, what: T, at: Timestamp) {
-        if self.files.get(&ino).is_some_and(|(known, _)| *known == what) {
-            return;
+    /// A cell has reported it, perhaps again: a successor that reads it in the log reports it, too.
+    pub(crate) fn insert_once(&mut self, ino: Ino, what: T, at: Timestamp) {
+        if self.files.get(&ino).is_none_or(|(known, _)| *known != what) {
+            self.insert(ino, what, at);
         }
+    }
+
+    /// It has happened now.
+    pub(crate) fn insert(&mut self, ino: Ino, what: T, at: Timestamp) {
         self.files.insert(ino, (what, at));
         if self.files.len() > FILES_MAX
             && let Some((oldest, _)) = self.files.iter().min_by_key(|(_, (_, at))| at)
@@ -63,14 +67,24 @@ mod tests {
         let mut files = HarmedFiles::default();
         let discarded = |generation| Discarded { generation };
         for number in 1..=FILES_MAX as u64 {
-            files.insert(Ino(number), discarded(1), Timestamp(number as i64));
+            files.insert_once(Ino(number), discarded(1), Timestamp(number as i64));
         }
-        files.insert(Ino(1), discarded(1), Timestamp(90));
-        files.insert(Ino(2), discarded(2), Timestamp(91));
-        files.insert(Ino(99), discarded(1), Timestamp(92));
+        files.insert_once(Ino(1), discarded(1), Timestamp(90));
+        files.insert_once(Ino(2), discarded(2), Timestamp(91));
+        files.insert_once(Ino(99), discarded(1), Timestamp(92));
         let all: Vec<_> = files.all().collect();
         assert_eq!(all.len(), FILES_MAX);
         assert_eq!(all[0], (Ino(2), discarded(2), Timestamp(91)));
         assert_eq!(all[FILES_MAX - 1].0, Ino(99));
+    }
+
+    #[test]
+    fn what_happens_again_is_remembered_with_its_time() {
+        let mut files = HarmedFiles::default();
+        let failed = PostFailed { errno: Errno::EIO };
+        for at in [1, 2] {
+            files.insert(Ino(1), failed, Timestamp(at));
+        }
+        assert_eq!(files.all().collect::<Vec<_>>(), [(Ino(1), failed, Timestamp(2))]);
     }
 }

@@ -221,7 +221,7 @@ impl Supervisor {
                 }
             }
             Report::Discarded { ino, generation, .. } => {
-                self.faults.discarded.insert(ino, Discarded { generation }, turn.wall);
+                self.faults.discarded.insert_once(ino, Discarded { generation }, turn.wall);
             }
             Report::PostFailed { ino, errno, .. } => {
                 self.faults.posts_failed.insert(ino, PostFailed { errno }, turn.wall);
