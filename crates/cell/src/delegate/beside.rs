@@ -65,10 +65,9 @@ pub(crate) fn delegate_beside(
 ) -> Option<Box<Delegated>> {
     if let Request::Extend { ino } = request {
         let shard = shards.get_mut(&ino.shard())?;
-        return match shard.leases.delegations.find(*ino)?.is_tree {
-            true => extend_tree(shard, *ino, client, turn),
-            false => extend_file(shard, *ino, client, turn),
-        };
+        let is_tree = shard.leases.delegations.find(*ino)?.is_tree;
+        let extend = if is_tree { extend_tree } else { extend_file };
+        return extend(shard, *ino, client, turn);
     }
     if request.changes_names()
         && let Some(delegated) = delegate_tree(shards, (request, made), answer, client, turn)

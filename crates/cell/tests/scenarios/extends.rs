@@ -7,7 +7,7 @@ use warren_proto::{Position, Reply, Request};
 use crate::bytes::{PAGE, page};
 use crate::client::write;
 use crate::pair::*;
-use crate::posts::{append, fill, small};
+use crate::posts::{append, fill, free_pages, small};
 
 fn extend(pair: &mut Pair, client: ClientId, ino: Ino) -> Option<Delegated> {
     let call = pair.send(client, Request::Extend { ino });
@@ -71,17 +71,8 @@ fn no_record_within_an_extended_credit_fails_for_lack_of_space() {
 fn blocks_of_extended_credit_are_free_when_the_delegation_ends() {
     let mut pair = small();
     let other = pair.client();
-    let free = |pair: &mut Pair| {
-        let file = pair.create(other, IN_A, "filler");
-        let pages = fill(pair, other, file);
-        pair.unlink(other, IN_A, "filler");
-        pair.close(other, file);
-        pair.sync(other);
-        pair.sync(other);
-        pages
-    };
-    free(&mut pair);
-    let before = free(&mut pair);
+    free_pages(&mut pair, other);
+    let before = free_pages(&mut pair, other);
     for _ in 0..4 {
         let client = pair.client();
         let (file, _) = pair.own_file(client, "file");
@@ -94,5 +85,5 @@ fn blocks_of_extended_credit_are_free_when_the_delegation_ends() {
         pair.close(client, file);
         pair.disconnect(client);
     }
-    assert_eq!(free(&mut pair), before);
+    assert_eq!(free_pages(&mut pair, other), before);
 }

@@ -194,3 +194,14 @@ pub(crate) fn fill(pair: &mut Pair, client: ClientId, file: Handle) -> usize {
 pub(crate) fn small() -> Pair {
     Pair::with(Setup { cells: 1, free_chunks: 6, ..Setup::default() })
 }
+
+/// The pages that can be written now. They are free again afterwards.
+pub(crate) fn free_pages(pair: &mut Pair, client: ClientId) -> usize {
+    let file = pair.create(client, IN_A, "filler");
+    let pages = fill(pair, client, file);
+    pair.unlink(client, IN_A, "filler");
+    pair.close(client, file);
+    pair.sync(client);
+    pair.sync(client);
+    pages
+}

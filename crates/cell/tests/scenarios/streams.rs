@@ -28,7 +28,7 @@ use crate::device::Kind;
 use crate::image::name;
 use crate::machine::Access;
 use crate::pair::*;
-use crate::posts::{Posted, SOLE, append, fill, small};
+use crate::posts::{Posted, SOLE, append, fill, free_pages, small};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -717,19 +717,10 @@ fn no_record_within_the_credit_fails_for_lack_of_space() {
 
 #[test]
 fn blocks_that_were_set_aside_are_free_when_delegations_end() {
-    let free = |pair: &mut Pair, client| {
-        let file = pair.create(client, IN_A, "filler");
-        let pages = fill(pair, client, file);
-        pair.unlink(client, IN_A, "filler");
-        pair.close(client, file);
-        pair.sync(client);
-        pair.sync(client);
-        pages
-    };
     let mut pair = small();
     let other = pair.client();
-    free(&mut pair, other);
-    let before = free(&mut pair, other);
+    free_pages(&mut pair, other);
+    let before = free_pages(&mut pair, other);
     for round in 0..8 {
         let client = pair.client();
         let (file, _) = pair.own_file(client, "file");
@@ -752,7 +743,7 @@ fn blocks_that_were_set_aside_are_free_when_delegations_end() {
         }
         pair.sync(other);
         pair.sync(other);
-        let after = free(&mut pair, other);
+        let after = free_pages(&mut pair, other);
         assert!(after + 4 >= before, "{after} of {before} pages in round {round}");
     }
 }
