@@ -36,13 +36,15 @@ pub struct Record {
     pub end: StreamPos,
 }
 
-/// Why there is no record where one was published.
+/// Why there is no record to execute where one was published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BadRecord {
+pub enum NoRecord {
     /// The client has written something else. Nothing behind it can be read.
     Malformed,
     /// Several processes of this cell have ended while they executed it. It is skipped.
     Refused { end: StreamPos },
+    /// The record before has contained it ([`warren_proto::stream`]).
+    Contained { end: StreamPos },
 }
 
 /// Names an I/O until it is done. Never reused.
@@ -259,8 +261,8 @@ pub trait Memory {
         _client: ClientId,
         _at: StreamPos,
         _end: StreamPos,
-    ) -> Result<Record, BadRecord> {
-        Err(BadRecord::Malformed)
+    ) -> Result<Record, NoRecord> {
+        Err(NoRecord::Malformed)
     }
 
     /// The stream is executed up to this place, with this outcome of the record that ends there.
@@ -272,6 +274,9 @@ pub trait Memory {
         _value: u64,
     ) {
     }
+
+    /// The stream is executed up to this place, with the same outcome as before.
+    fn repeat_outcome(&mut self, _client: ClientId, _executed: StreamPos) {}
 
     /// The driver looks for new records of the client from now on ([`Event::Posted`]), or no more.
     fn watch_stream(&mut self, _client: ClientId, _is_watched: bool) {}

@@ -51,6 +51,6 @@ mod txn;
 pub use cell::Cell;
 pub use config::{Backing, CellConfig, LogConfig, Recovery, SpaceConfig, SpaceReserve};
 pub use event::{
-    BadRecord, Clock, Effect, Event, FrameNo, IoId, Memory, PeerBody, PeerMessage, Record, SlotRef,
+    Clock, Effect, Event, FrameNo, IoId, Memory, NoRecord, PeerBody, PeerMessage, Record, SlotRef,
 };
 pub use plant::{Plant, Planted};

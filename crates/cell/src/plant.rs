@@ -150,6 +150,9 @@ pub enum Plant {
     ServeBeforeInherited,
     /// A record is executed although its delegation has ended.
     ExecuteUncovered,
+    /// A client adds a write to a record that the cell reads, and does not publish it as well (its
+    /// driver does not).
+    AddToRead,
     /// A process that executes one request, the creation of [`Plant::POISON`], ends.
     Poison,
     /// The shard refuses every change that another cell has decided.

@@ -51,6 +51,8 @@ pub struct Post {
     attr: Attr,
     known: Known,
     cost: u32,
+    /// The end of the file before it.
+    end: u64,
     /// The root of the tree under whose guard it is posted.
     root: Option<Ino>,
     /// It closes the handle through which the file was changed.
@@ -66,6 +68,16 @@ impl Post {
     /// The directory under whose delegation it is posted, if that is not the inode's own.
     pub const fn root(&self) -> Option<Ino> {
         self.root
+    }
+
+    /// The request for its record, if that is another one: a write that appends names the end.
+    pub fn record(&self, request: &Request) -> Option<Request> {
+        at_known_end(request, self.end)
+    }
+
+    /// The credit that it takes, if it has changed the last record.
+    pub const fn take_only(&mut self, cost: u32) {
+        self.cost = cost;
     }
 
     /// The reply after the cell has executed the record late, with this value as its outcome.
@@ -173,14 +185,17 @@ impl Delegations {
         }
         // A time that the file has already is later than a clock that was set back.
         let now = now.max(delegation.attr.ctime);
-        let cost = request.post_cost(payload);
+        let end = delegation.attr.size;
+        let appending = at_known_end(request, end);
+        let cost = appending.as_ref().unwrap_or(request).post_cost(payload);
         if cost > delegation.credit {
             return None;
         }
         let (reply, attr, known) = outcome(&delegation, request, payload, access, who, now)?;
         let guard = delegation.guard;
         let closes = matches!(request, Request::Close { .. });
-        Some(Post { cell: guard.cell, guard, reply, time: now, attr, known, cost, root, closes })
+        let (cell, time) = (guard.cell, now);
+        Some(Post { cell, guard, reply, time, attr, known, cost, end, root, closes })
     }
 
     /// The delegation of a member of a tree, for a request that may be posted under the guard of
@@ -251,6 +266,17 @@ impl Delegations {
     }
 }
 
+/// The same write at this end of its file, if it appends.
+fn at_known_end(request: &Request, end: u64) -> Option<Request> {
+    match *request {
+        Request::Write { handle, position: Position::End, kill_privileges, write_back, direct } => {
+            let position = Position::EndAt(end);
+            Some(Request::Write { handle, position, kill_privileges, write_back, direct })
+        }
+        _ => None,
+    }
+}
+
 /// The reply of the cell, the attributes afterwards, and what is known of the blocks. `None` if the
 /// cell may refuse the request, or only the cell knows the reply.
 fn outcome(
@@ -267,7 +293,7 @@ fn outcome(
             let offset = match position {
                 Position::At(offset) => offset,
                 Position::End => attr.size,
-                Position::Current => return None,
+                Position::Current | Position::EndAt(_) => return None,
             };
             let end = offset.checked_add(payload as u64).filter(|end| *end <= FILE_SIZE_MAX)?;
             let may_write = access.contains(AccessMode::WRITE)

@@ -9,6 +9,7 @@
 //! * [`KnownNames`]: the names of directories, by which a client knows that others are absent.
 //! * [`Post`] and [`NamePost`]: a change that need not wait for its cell, because the client alone
 //!   uses the inode or the directory.
+//! * [`LastWrite`]: the last record of a stream, to which a further write may be added.
 //! * [`Call`]: one file-system call as a state machine. Every load of a lease word and every use of
 //!   a copy between loads is a step of its own, so that a simulator can let cells act in between.
 //!
@@ -25,6 +26,7 @@ mod delegations;
 mod guard;
 mod held;
 mod keep;
+mod last_write;
 mod names;
 mod op;
 mod path;
@@ -40,6 +42,7 @@ pub use call::{Call, Caller, Send, Step};
 pub use delegations::Post;
 pub use guard::{Guard, Words};
 pub use held::{Copied, Data, HELD_WORDS, Held, HeldFiles, Marks, Room, Unused};
+pub use last_write::{Changed, LastWrite};
 pub use names::{KnownNames, Page};
 pub use op::{Op, PathOp};
 pub use path::Path;

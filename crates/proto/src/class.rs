@@ -86,7 +86,7 @@ impl Request {
             Self::Close { .. }            => LOGS | ACTS | POSTED | BY_HANDLE,
             Self::Read { position: Position::Current, .. }
                                           => LOGS | BY_HANDLE,
-            Self::Read { position: Position::At(_) | Position::End, .. }
+            Self::Read { position: Position::At(_) | Position::End | Position::EndAt(_), .. }
                                           => BY_HANDLE,
             Self::Write { .. }            => LOGS | CHANGES | ACTS | POSTED | BY_HANDLE,
             Self::Seek { .. }             => LOGS | ACTS | BY_HANDLE,
@@ -156,7 +156,9 @@ impl Request {
             return NAME_COST;
         }
         let before = match self {
-            Self::Write { position: Position::At(offset), .. } => *offset as usize % BLOCK_SIZE,
+            Self::Write { position: Position::At(offset) | Position::EndAt(offset), .. } => {
+                *offset as usize % BLOCK_SIZE
+            }
             // Where a file ends is known when it is written.
             Self::Write { .. } => BLOCK_SIZE - 1,
             _ => 0,

@@ -54,6 +54,9 @@ pub enum Position {
     Current,
     /// At the end, atomically with finding it (`O_APPEND`). The object's offset follows.
     End,
+    /// At this offset, where the file ends, as a client knows that alone uses it. The object's
+    /// offset follows.
+    EndAt(u64),
 }
 
 bitflags! {

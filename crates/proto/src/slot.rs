@@ -17,6 +17,7 @@
 //!   0        header          magic, version, cell, epoch
 //!   64       u32 watched     the cell looks at the client's doorbell; else its bell must be rung
 //!   128      stream          how far the cell has executed it (crate::stream)
+//!   192      u32 fixed       how much of it the cell reads
 //!   8192     reply lines     one 64-byte line a slot
 //!   16384    lease words     8 bytes each
 //!   ...      closed inodes   8 bytes each
@@ -86,6 +87,10 @@ pub const WATCHED: usize = 64;
 pub const STREAM_OUTCOME: usize = 128;
 /// Beside it: the value of that record.
 pub const STREAM_VALUE: usize = STREAM_OUTCOME + 8;
+/// Beside it: the payload word of the record that the cell has read last.
+pub const STREAM_TAKEN: usize = STREAM_VALUE + 8;
+/// On a line of its own: the place up to which the cell reads the client's stream.
+pub const STREAM_FIXED: usize = 192;
 /// The idle inodes of the client.
 pub const IDLE: usize = 16384;
 /// So many idle inodes with the same hash can be marked.
@@ -322,7 +327,8 @@ const _: () = {
     assert!(DOORBELLS + CELLS_MAX * LINE <= LINES);
     assert!(LINES + SLOTS_MAX * LINE <= STREAM_ENDS && LINES + SLOTS_MAX * LINE <= WORDS);
     assert!(STREAM_ENDS + CELLS_MAX * LINE <= IDLE && WATCHED + LINE <= STREAM_OUTCOME);
-    assert!(WATCHED >= LINE && STREAM_OUTCOME + LINE <= LINES);
+    assert!(WATCHED >= LINE && STREAM_OUTCOME + LINE <= STREAM_FIXED);
+    assert!(STREAM_FIXED + LINE <= LINES);
     assert!(request::INLINE + request::INLINE_MAX == request::THREAD);
     assert!(reply::INLINE + reply::INLINE_MAX == LINE);
     assert!(BODY_MAX <= u16::MAX as usize);

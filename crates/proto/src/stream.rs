@@ -10,17 +10,30 @@
 //!                         u32 end                      the record that ends there, 0 for none
 //!   ...    behind the areas, a ring a cell        136  u64 value: the size of the file, if that
 //!                                                      record was a write
+//!                                                 144  u32 taken: the payload word of the record
+//!                                                      that the cell has read last
+//!                                                 192  u32 fixed: the cell reads the records
+//!                                                      before this place
 //! record, at a multiple of 8; it never wraps around
-//!    0  u32 length, of the whole record
-//!    4  u32 payload length       0 to 4: bit 31 alone: the rest of the ring is unused
+//!    0  u32 length, of the whole record, perhaps with room for more payload
+//!    4  u32 payload word         0 to 4: bit 31 alone: the rest of the ring is unused
+//!                                4 to 8: the payload's length; bit 31: the payload is in the second
+//!                                half of its room
 //!    8  i64 time                 nanoseconds since 1970, chosen by the client
 //!   16  u32 uid    20 u32 gid    as in a request line
 //!   24  u32 body length
+//!   28  u32 contained            the payload word of a record before which contains this one, or 0
 //!   32  u64 number of the inode that the request makes, 0 for none
 //!   40  body, padded to 8 bytes; then the payload, padded
 //! ```
 //!
 //! A place in a stream is a [`StreamPos`]. A record is at most a quarter of the ring long.
+//!
+//! The client may change the payload of the last record that it has published, until the cell reads
+//! it. It writes the new bytes where none are that the record has, and then the first word, which
+//! makes them those of the record. So the cell sees all of a change or nothing. If the client cannot
+//! tell which, it posts the same as a record of its own, which says how the one before looks if it
+//! contains the change. The cell remembers how it has read that.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -37,6 +50,8 @@ pub const HEADER_WORDS: usize = RECORD_HEADER / 8;
 pub const UNIT: usize = 8;
 /// Bit of a record's length: there is no record here, and the next one is at the ring's beginning.
 const UNUSED: u32 = 1 << 31;
+/// Bit of a payload's length: it is in the second half of its room.
+const SECOND: u32 = 1 << 31;
 
 /// A place in a stream: units of 8 bytes since the stream began, modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
@@ -77,13 +92,20 @@ pub const fn padded(len: usize) -> usize {
 }
 
 /// The beginning of a record.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct RecordHeader {
     pub time: Timestamp,
     pub uid: u32,
     pub gid: u32,
     pub body_len: u32,
     pub payload_len: u32,
+    /// Bytes of the room for the payload behind as many as it has: a multiple of [`UNIT`].
+    pub spare: u32,
+    /// The payload is in the second half of its room.
+    pub is_second: bool,
+    /// The payload word of the record before, if that contains this one: then the cell may have
+    /// executed this one already. 0 if it is not contained.
+    pub contained: u32,
     /// The number of the inode that the request makes: see [`Numbers`].
     pub new: Option<Ino>,
 }
@@ -91,26 +113,72 @@ pub struct RecordHeader {
 impl RecordHeader {
     /// Bytes of the whole record.
     pub const fn record_len(&self) -> usize {
-        self.payload_at() + padded(self.payload_len as usize)
+        self.room_at() + self.room()
+    }
+
+    /// Where the room for the payload is in the record.
+    const fn room_at(&self) -> usize {
+        RECORD_HEADER + padded(self.body_len as usize)
+    }
+
+    /// The most bytes of payload that the record may have.
+    const fn room(&self) -> usize {
+        padded(self.payload_len as usize) + self.spare as usize
+    }
+
+    /// Bytes of the first half of the room, rounded down.
+    const fn half(&self) -> usize {
+        self.room() / 2 / UNIT * UNIT
     }
 
     /// Where the payload is in the record.
     pub const fn payload_at(&self) -> usize {
-        RECORD_HEADER + padded(self.body_len as usize)
+        self.room_at() + if self.is_second { self.half() } else { 0 }
+    }
+
+    /// The same record with more payload behind that which it has. `None` without room.
+    #[must_use]
+    pub fn grown(self, payload_len: usize) -> Option<Self> {
+        let fits = !self.is_second && payload_len <= self.room();
+        fits.then(|| self.with_payload(payload_len))
+    }
+
+    /// The same record with another payload, in the other half of the room. `None` if that is too
+    /// short.
+    #[must_use]
+    pub fn replaced(self, payload_len: usize) -> Option<Self> {
+        let is_apart = payload_len <= self.half() && self.payload_len as usize <= self.half();
+        let is_second = !self.is_second;
+        is_apart.then(|| Self { is_second, ..self.with_payload(payload_len) })
+    }
+
+    const fn with_payload(self, payload_len: usize) -> Self {
+        let spare = (self.room() - padded(payload_len)) as u32;
+        Self { payload_len: payload_len as u32, spare, ..self }
     }
 
     /// The header as words.
     pub const fn pack(&self) -> [u64; HEADER_WORDS] {
         [
-            self.record_len() as u64 | (self.payload_len as u64) << 32,
+            self.lengths(),
             self.time.0.cast_unsigned(),
             self.uid as u64 | (self.gid as u64) << 32,
-            self.body_len as u64,
+            self.body_len as u64 | (self.contained as u64) << 32,
             match self.new {
                 Some(ino) => ino.0,
                 None => 0,
             },
         ]
+    }
+
+    /// The first word: the lengths, and where the payload is.
+    pub const fn lengths(&self) -> u64 {
+        self.record_len() as u64 | (self.payload_word() as u64) << 32
+    }
+
+    /// How long the payload is, and in which half of its room.
+    pub const fn payload_word(&self) -> u32 {
+        self.payload_len | if self.is_second { SECOND } else { 0 }
     }
 
     /// The first word where no record is, because the next one begins with the ring.
@@ -125,22 +193,29 @@ impl RecordHeader {
 
     /// Decodes a header of which a copy was made. The record must lie within `room` bytes.
     pub fn unpack(words: [u64; HEADER_WORDS], room: usize) -> Result<Self, Malformed> {
+        let (len, payload) = (words[0] as u32 as usize, (words[0] >> 32) as u32);
         let header = Self {
             time: Timestamp(words[1].cast_signed()),
             uid: words[2] as u32,
             gid: (words[2] >> 32) as u32,
             body_len: words[3] as u32,
-            payload_len: (words[0] >> 32) as u32,
+            payload_len: payload & !SECOND,
+            spare: 0,
+            is_second: payload & SECOND != 0,
+            contained: (words[3] >> 32) as u32,
             new: (words[4] != 0).then_some(Ino(words[4])),
         };
-        let is_bounded = header.body_len as usize <= room && header.payload_len as usize <= room;
-        if !is_bounded
-            || header.record_len() != words[0] as u32 as usize
-            || header.record_len() > room
+        let bounds = [header.body_len as usize, header.payload_len as usize, len];
+        if bounds.into_iter().all(|it| it <= room)
+            && let Some(spare) = len.checked_sub(header.record_len())
         {
-            return Err(Malformed::new("a record that does not fit its stream"));
+            let header = Self { spare: spare as u32, ..header };
+            let payload_end = header.payload_at() + header.payload_len as usize;
+            if spare.is_multiple_of(UNIT) && payload_end <= len {
+                return Ok(header);
+            }
         }
-        Ok(header)
+        Err(Malformed::new("a record that does not fit its stream"))
     }
 }
 
@@ -224,9 +299,12 @@ mod tests {
             gid: u32::MAX,
             body_len: 13,
             payload_len: 4097,
+            spare: 24,
+            is_second: false,
+            contained: 4096,
             new: Some(Ino(77)),
         };
-        assert_eq!(header.record_len(), 40 + 16 + 4104);
+        assert_eq!(header.record_len(), 40 + 16 + 4104 + 24);
         assert_eq!(RecordHeader::unpack(header.pack(), header.record_len()), Ok(header));
         assert!(RecordHeader::unpack(header.pack(), header.record_len() - 8).is_err());
         for word in 0..HEADER_WORDS {
@@ -237,5 +315,49 @@ mod tests {
         }
         assert!(RecordHeader::is_unused(RecordHeader::unused()));
         assert!(!RecordHeader::is_unused(header.pack()[0]));
+    }
+
+    const SHORT: RecordHeader = RecordHeader {
+        time: Timestamp(1),
+        uid: 0,
+        gid: 0,
+        body_len: 8,
+        payload_len: 10,
+        spare: 24,
+        is_second: false,
+        contained: 0,
+        new: None,
+    };
+
+    #[test]
+    fn a_payload_grows_within_its_record() {
+        for (len, spare) in [(10, 24), (17, 16), (25, 8), (40, 0)] {
+            let grown = SHORT.grown(len).expect("it fits");
+            assert_eq!((grown.payload_len, grown.spare), (len as u32, spare));
+            assert_eq!(grown.record_len(), SHORT.record_len());
+            assert_eq!(grown.payload_at(), SHORT.payload_at());
+            assert_eq!(RecordHeader::unpack(grown.pack(), grown.record_len()), Ok(grown));
+        }
+        assert_eq!(SHORT.grown(41), None);
+        let mut words = SHORT.pack();
+        words[0] -= 4;
+        assert!(RecordHeader::unpack(words, 1 << 20).is_err(), "no whole units");
+    }
+
+    #[test]
+    fn a_payload_is_replaced_in_the_other_half_of_its_room() {
+        let second = SHORT.replaced(16).expect("it fits");
+        assert_eq!((second.payload_at(), second.record_len()), (40 + 8 + 16, SHORT.record_len()));
+        assert_eq!(RecordHeader::unpack(second.pack(), second.record_len()), Ok(second));
+        let first = second.replaced(3).expect("it fits");
+        assert_eq!((first.payload_at(), first.record_len()), (40 + 8, SHORT.record_len()));
+        assert_eq!((SHORT.replaced(17), second.grown(16)), (None, None));
+        assert_eq!(SHORT.grown(17).and_then(|grown| grown.replaced(1)), None, "it is in both");
+        let odd = RecordHeader { spare: 32, ..SHORT };
+        assert_eq!((odd.half(), odd.room()), (24, 48));
+        let uneven = RecordHeader { spare: 16, ..SHORT };
+        assert_eq!((uneven.half(), uneven.room()), (16, 32));
+        let long = RecordHeader { payload_len: 30, spare: 8, is_second: true, ..SHORT };
+        assert!(RecordHeader::unpack(long.pack(), 1 << 20).is_err(), "it is longer than a half");
     }
 }

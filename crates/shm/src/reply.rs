@@ -275,7 +275,12 @@ impl<R: Load> ReplyReader<R> {
     /// Polls for the answer to request `seq` during `spin`. Returns whether it has arrived. The
     /// clock is not read after its arrival.
     pub fn spin(&self, slot: SlotNo, seq: u32, spin: Duration) -> bool {
-        if self.answered(slot, seq) {
+        Self::spin_for(spin, || self.answered(slot, seq))
+    }
+
+    /// Polls during `spin`. Returns whether it has come.
+    pub(crate) fn spin_for(spin: Duration, is_there: impl Fn() -> bool) -> bool {
+        if is_there() {
             return true;
         }
         if spin.is_zero() {
@@ -285,7 +290,7 @@ impl<R: Load> ReplyReader<R> {
         while now() - start < spin {
             for _ in 0..LOOKS_PER_CLOCK {
                 R::pause();
-                if self.answered(slot, seq) {
+                if is_there() {
                     return true;
                 }
             }

@@ -7,17 +7,29 @@
 //! the end (acquire), read the records up to it. One of the two fences comes first: either the
 //! client sees that the lease is revoked, or the cell sees the record.
 //!
+//! The client may change the last record. Order of a change: bytes of payload where the record has
+//! none, the time, the first word (release), full fence, load the place up to which records are
+//! *fixed*. Order of a cell: load the end, store it as that place, full fence, load the first word of
+//! each record before it (acquire) and then the rest. If the record is not fixed, the cell will see
+//! the change. Otherwise the client publishes the same as a record of its own, marked as contained
+//! in the one before: the cell stores how it reads each record, so it, or a successor, knows whether
+//! that had the change. Only the time of a record may be that of a change which the cell has not
+//! seen.
+//!
 //! The cell does not trust the segment. It loads each word of a header once, checks its own copy,
 //! and copies the body once. The client may rewrite the payload while the cell copies it, which
 //! changes only the client's own data.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::time::Duration;
 
 use warren_base::limits::{BODY_MAX, CELLS_MAX};
 use warren_base::{CellId, Errno};
 use warren_proto::Malformed;
-use warren_proto::slot::{LINE, STREAM_ENDS, STREAM_OUTCOME, STREAM_VALUE, Shape};
+use warren_proto::slot::{
+    LINE, STREAM_ENDS, STREAM_FIXED, STREAM_OUTCOME, STREAM_TAKEN, STREAM_VALUE, Shape,
+};
 use warren_proto::stream::{RECORD_HEADER, RecordHeader, StreamPos};
 
 use crate::client::{ClientReader, ClientWriter, PREFETCH_MAX};
@@ -86,17 +98,27 @@ impl<W: Store> ClientWriter<W> {
         self.memory.copy_in(record + RECORD_HEADER, body);
     }
 
-    /// Writes the payload of a record, or the first bytes of it.
+    /// Writes bytes of the payload of a record, from `offset` on.
     pub fn write_record_payload(
         &self,
         cell: CellId,
         at: StreamPos,
         header: &RecordHeader,
-        bytes: &[u8],
+        (offset, bytes): (usize, &[u8]),
     ) {
-        assert!(bytes.len() <= header.payload_len as usize);
+        assert!(offset + bytes.len() <= header.payload_len as usize);
         let record = self.record_at(cell, at, header);
-        self.memory.copy_in(record + header.payload_at(), bytes);
+        self.memory.copy_in(record + header.payload_at() + offset, bytes);
+    }
+
+    /// Changes the last record that is published: its header is this one from now on, of which the
+    /// time and the place of the payload are new. The caller has written the bytes there, and must
+    /// load [`ReplyReader::fixed`] after this.
+    pub fn change_record(&self, cell: CellId, at: StreamPos, header: &RecordHeader) {
+        let record = self.record_at(cell, at, header);
+        self.memory.store64(record + 8, header.time.0.cast_unsigned(), Relaxed);
+        self.memory.store64(record, header.lengths(), Release);
+        W::fence();
     }
 
     /// Marks the rest of the ring as unused: the next record begins with the ring.
@@ -146,7 +168,8 @@ impl<R: Load> ClientReader<R> {
     }
 
     /// The end of the client's stream. Any place is possible, if the client is hostile. The caller
-    /// must have cleared the client's lease words before this.
+    /// must have cleared the client's lease words before this, and fixes the records before it
+    /// ([`ReplyWriter::fix_records`]) before it reads them.
     pub fn stream_end(&self, cell: CellId) -> StreamPos {
         R::fence();
         StreamPos(self.memory.load32(end_at(cell), Acquire))
@@ -210,7 +233,7 @@ impl<R: Load> ClientReader<R> {
             return Err(Malformed::new("no record where one was published"));
         }
         let begin = at.in_ring(self.shape.lanes().stream());
-        Ok(self.memory.load64(self.shape.stream_at(cell) + begin, Relaxed))
+        Ok(self.memory.load64(self.shape.stream_at(cell) + begin, Acquire))
     }
 
     /// Copies `offset..` of the payload that begins at `payload`: behind the header and the body of
@@ -250,6 +273,28 @@ impl<W: Store> ReplyWriter<W> {
         self.memory.store64(STREAM_OUTCOME, word, Release);
     }
 
+    /// The cell is going to read the records before this place.
+    pub fn fix_records(&self, end: StreamPos) {
+        if self.memory.load32(STREAM_FIXED, Relaxed) != end.0 {
+            self.memory.store32(STREAM_FIXED, end.0, Relaxed);
+            W::fence();
+        }
+    }
+
+    /// The cell has read this record. Returns whether the one before contains it, which it, or a
+    /// process before it, has read last.
+    pub fn take_record(&self, header: &RecordHeader) -> bool {
+        let before = self.memory.load32(STREAM_TAKEN, Relaxed);
+        self.memory.store32(STREAM_TAKEN, header.payload_word(), Relaxed);
+        header.contained != 0 && header.contained == before
+    }
+
+    /// The stream is executed up to this place, with the same outcome as before.
+    pub fn repeat_outcome(&self, executed: StreamPos) {
+        let errno = self.memory.load64(STREAM_OUTCOME, Relaxed) >> 32;
+        self.memory.store64(STREAM_OUTCOME, errno << 32 | u64::from(executed.0), Release);
+    }
+
     /// The place up to which this process or one before it has executed the client's stream.
     pub fn executed(&self) -> StreamPos {
         StreamPos(self.memory.load64(STREAM_OUTCOME, Relaxed) as u32)
@@ -257,6 +302,19 @@ impl<W: Store> ReplyWriter<W> {
 }
 
 impl<R: Load> ReplyReader<R> {
+    /// The place up to which the cell reads the stream. A change of a record behind it is seen if it
+    /// was made before this load ([`ClientWriter::change_record`]).
+    #[inline]
+    pub fn fixed(&self) -> StreamPos {
+        StreamPos(self.memory.load32(STREAM_FIXED, Relaxed))
+    }
+
+    /// Polls until the cell has executed the client's stream up to this place, during `spin`.
+    /// Returns whether it has.
+    pub fn spin_for_executed(&self, place: StreamPos, spin: Duration) -> bool {
+        Self::spin_for(spin, || !self.outcome().executed.is_before(place))
+    }
+
     /// The outcome of the last record that the cell has executed. Its value may be that of a later
     /// record, unless the caller knows that the cell executes none meanwhile. An errno that no
     /// correct cell stores is EIO.
@@ -320,6 +378,9 @@ mod tests {
             gid: 8,
             body_len,
             payload_len,
+            spare: 0,
+            is_second: false,
+            contained: 0,
             new: Some(Ino(9)),
         }
     }
@@ -334,7 +395,7 @@ mod tests {
             }
             self.writer.write_record(CELL, at, header, &vec![fill; header.body_len as usize]);
             let payload = vec![fill ^ 0xff; header.payload_len as usize];
-            self.writer.write_record_payload(CELL, at, header, &payload);
+            self.writer.write_record_payload(CELL, at, header, (0, &payload));
             self.end = at.advance(header.record_len());
             self.writer.publish(CELL, self.end);
             true
@@ -383,6 +444,24 @@ mod tests {
             assert!(skips >= 4, "{skips}");
             assert_eq!((p.writer.stream_end(CELL), p.writer.stream_end(CellId(0)).0), (p.end, 0));
         }
+    }
+
+    #[test]
+    fn the_last_record_may_change_within_its_room() {
+        let mut p = pair(StreamPos(5));
+        let at = p.end;
+        let short = RecordHeader { spare: 40, ..header(12, 5) };
+        assert!(p.append(&short, 3));
+        let end = p.end;
+        let grown = short.grown(20).expect("room");
+        p.writer.write_record_payload(CELL, at, &grown, (5, &[!3; 15]));
+        let second = grown.replaced(24).expect("room");
+        p.writer.write_record_payload(CELL, at, &second, (0, &[!3; 24]));
+        let second = RecordHeader { time: Timestamp(77), ..second };
+        p.writer.change_record(CELL, at, &second);
+        assert_eq!(p.reader.stream_end(CELL), end);
+        p.expect(&second, 3);
+        assert_eq!(p.executed, end);
     }
 
     #[test]
@@ -580,9 +659,18 @@ mod tests {
             first.store_outcome(executed, errno, 1 << 40);
             assert_eq!(reader.outcome(), StreamOutcome { executed, errno, value: 1 << 40 });
         }
+        first.fix_records(executed);
+        assert!(!first.take_record(&header(8, 4)));
         let next = open(2);
         next.clear_words();
         assert_eq!((next.executed(), reader.outcome().errno), (executed, Some(Errno::ENOSPC)));
+        assert_eq!(reader.fixed(), executed);
+        let contained = |contained| RecordHeader { contained, ..header(8, 9) };
+        assert!(next.take_record(&contained(4)) && !next.take_record(&contained(4)));
+        next.repeat_outcome(StreamPos(7));
+        let repeated = StreamOutcome { executed: StreamPos(7), ..reader.outcome() };
+        assert_eq!((repeated.errno, repeated.value), (Some(Errno::ENOSPC), 1 << 40));
+        assert_eq!(reader.outcome(), repeated);
         for bad in [-1_i32, i32::MIN, Errno::MAX + 1] {
             back.map().store64(STREAM_OUTCOME, u64::from(bad.cast_unsigned()) << 32, Relaxed);
             assert_eq!(reader.outcome().errno, Some(Errno::EIO));

@@ -346,6 +346,11 @@ fn a_successor_that_serves_before_records_are_executed_is_found() {
 }
 
 #[test]
+fn a_write_that_is_added_to_a_record_that_was_read_is_found() {
+    is_found(Plant::AddToRead);
+}
+
+#[test]
 fn a_record_that_is_executed_without_a_delegation_is_found() {
     is_found(Plant::ExecuteUncovered);
 }

@@ -15,7 +15,7 @@ use crate::packet::{DESCRIPTORS_MAX, INLINE_MAX};
 
 /// Version of [`ControlRequest`] and [`ControlReply`]. It grows when one of them or a layout
 /// changes.
-pub const CONTROL_VERSION: u32 = 14;
+pub const CONTROL_VERSION: u32 = 15;
 
 /// A path or an argument: bytes without NUL.
 pub type OsBytes = Box<[u8]>;

@@ -8,7 +8,7 @@ use warren_proto::{
 };
 use warren_shm::{StreamOutcome, wall};
 
-use crate::posts::Posts;
+use crate::posts::{Added, Posts};
 use crate::slot::{Change, Slot};
 
 /// Pages of the names of a directory that was delegated, and encoded bytes of each.
@@ -178,7 +178,7 @@ impl Slot {
         posts: &mut Posts,
         (request, capabilities): (&Request, Capabilities),
         (who, access): (&Credentials, AccessMode),
-        (length, fill): (usize, impl FnOnce(&mut [u8])),
+        (length, fill): (usize, impl Fn(&mut [u8])),
     ) -> Option<Answer> {
         if !request.inode().is_some_and(|ino| cache.is_delegated(ino)) {
             return None;
@@ -187,12 +187,25 @@ impl Slot {
         let plan = |cache: &mut Cache| {
             cache.plan_post(request, length, access, (who, wall()), &*self.shared)
         };
-        let post = match plan(cache) {
+        let mut post = match plan(cache) {
             None if posts.take_more(cache, true) => plan(cache),
             planned => planned,
         }?;
-        if !posts.publish((post.cell, post.time), (request, capabilities), length, fill) {
-            return None;
+        let at_end = post.record(request);
+        let request = at_end.as_ref().unwrap_or(request);
+        let at = (post.cell, post.time);
+        let publish = |posts: &mut Posts| posts.publish(at, (request, capabilities), length, &fill);
+        match posts.add_to_last(at, request, length, &fill) {
+            Some(Added::Seen { cost }) => post.take_only(cost),
+            _ if publish(posts) => {}
+            None => return None,
+            // The cell may have executed it: so it must be published, once there is room.
+            Some(Added::Late) => {
+                self.await_outcome(posts, post.cell);
+                if !publish(posts) {
+                    return Some(Err(Errno::EIO));
+                }
+            }
         }
         cache.note_published(&post);
         posts.ask_for_more(cache, post.root().unwrap_or(post.ino()));

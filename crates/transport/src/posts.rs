@@ -10,13 +10,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use warren_base::{CellId, Ino, Timestamp};
-use warren_client::Cache;
-use warren_proto::stream::{RecordHeader, StreamPos};
+use warren_client::{Cache, Changed, LastWrite};
+use warren_proto::stream::{RecordHeader, StreamPos, UNIT};
 use warren_proto::{Capabilities, Request};
-use warren_shm::{StreamOutcome, find_room};
+use warren_shm::{Processor, StreamOutcome, find_room};
 
 use crate::segments::Segments;
 use crate::slot::Slot;
+use crate::spin::Spins;
 
 /// The streams to all cells.
 pub struct Posts {
@@ -27,22 +28,42 @@ pub struct Posts {
     ahead: Option<Slot>,
     /// The inode of the request under way.
     extending: Option<Ino>,
+    /// The spins for room in a ring.
+    spins: Spins,
 }
+
+/// A client for which a ring has no room waits until one part in so many of it is free.
+const SPIN_PART: usize = 8;
 
 #[derive(Clone, Copy)]
 struct Stream {
     end: StreamPos,
     /// The place up to which the cell had executed the stream when that was last needed.
     executed: StreamPos,
+    /// The last record, if a later write may be added to it.
+    last: Option<LastWrite>,
+    /// The payload word of the last record, if the next one may be contained in it, else 0.
+    contained: u32,
+}
+
+/// What has become of a write that was added to the last record.
+pub(crate) enum Added {
+    /// The cell will see it, and takes so much credit.
+    Seen { cost: u32 },
+    /// The cell may have read the record before. The same write is to be published next: the cell
+    /// executes it once.
+    Late,
 }
 
 impl Posts {
     pub(crate) fn new(shared: Arc<Segments>, ahead: Option<Slot>) -> Self {
         let streams = (0..shared.cells.len() as u16).map(|cell| {
             let executed = shared.cells[usize::from(cell)].replies.outcome().executed;
-            Stream { end: shared.requests.stream_end(CellId(cell)), executed }
+            let end = shared.requests.stream_end(CellId(cell));
+            Stream { end, executed, last: None, contained: 0 }
         });
-        Self { streams: streams.collect(), shared, body: Vec::new(), ahead, extending: None }
+        let (streams, spins) = (streams.collect(), Spins::new(shared.is_single_core));
+        Self { streams, shared, body: Vec::new(), ahead, extending: None, spins }
     }
 
     /// Publishes the request as a record with `payload_len` bytes that `fill` writes. Returns false
@@ -68,12 +89,14 @@ impl Posts {
         self.body.clear();
         request.encode_body(capabilities, &mut self.body);
         let (body_len, payload_len) = (self.body.len() as u32, payload_len as u32);
-        let header = RecordHeader { time, uid: 0, gid: 0, body_len, payload_len, new };
+        let contained = self.streams.get(usize::from(cell.0)).map_or(0, |stream| stream.contained);
+        let header =
+            RecordHeader { time, body_len, payload_len, contained, new, ..RecordHeader::default() };
         let requests = &self.shared.requests;
         if header.record_len() > requests.shape().record_max() || !requests.has_stream(cell) {
             return false;
         }
-        let Some((at, skips)) = self.find_room(cell, header.record_len()) else { return false };
+        let Some((header, at, skips)) = self.place(cell, request, header) else { return false };
         let requests = &self.shared.requests;
         let stream = &mut self.streams[usize::from(cell.0)];
         if skips {
@@ -88,6 +111,9 @@ impl Posts {
         }
         let before = stream.end.since(stream.executed);
         stream.end = at.advance(header.record_len());
+        // The cell may find that it has executed this one before. Then it ignores what it contains.
+        stream.last = LastWrite::new(request, header, at).filter(|_| contained == 0);
+        stream.contained = 0;
         requests.publish(cell, stream.end);
         requests.prefetch_record(cell, stream.end, header.record_len());
         let half = requests.shape().lanes().stream() / 2;
@@ -95,6 +121,76 @@ impl Posts {
             self.call_if_late(cell, half);
         }
         true
+    }
+
+    /// The header and the place of a record, and whether the rest of the ring is skipped. The record
+    /// has spare room if more writes are likely to follow. Where the ring is full, this spins until
+    /// the cell has made room, as far as that pays.
+    fn place(
+        &mut self,
+        cell: CellId,
+        request: &Request,
+        header: RecordHeader,
+    ) -> Option<(RecordHeader, StreamPos, bool)> {
+        let ring = self.shared.requests.shape().lanes().stream();
+        let last = self.streams[usize::from(cell.0)].last;
+        let len = header.payload_len as usize;
+        let spare = last.map_or(0, |last| last.spare_behind(request, len, ring));
+        let roomy = RecordHeader { spare, ..header };
+        let mut found = self.find_room(cell, roomy.record_len());
+        if found.is_none() && self.spin_for_room(cell, roomy.record_len() + ring / SPIN_PART) {
+            found = self.find_room(cell, roomy.record_len());
+        }
+        match found {
+            Some((at, skips)) => Some((roomy, at, skips)),
+            None => {
+                self.find_room(cell, header.record_len()).map(|(at, skips)| (header, at, skips))
+            }
+        }
+    }
+
+    /// Spins until so many bytes of the ring are free. Returns whether they are.
+    fn spin_for_room(&mut self, cell: CellId, len: usize) -> bool {
+        let of_cell = &self.shared.cells[usize::from(cell.0)];
+        let ring = self.shared.requests.shape().lanes().stream();
+        let stream = &mut self.streams[usize::from(cell.0)];
+        let used = stream.end.since(stream.executed);
+        let Some(missing) = (used + len).checked_sub(ring) else { return true };
+        let presence = of_cell.vitals.thread();
+        let Some(spin) = self.spins.of(presence, Processor::current()) else { return false };
+        let goal = stream.executed.advance(missing.min(used).next_multiple_of(UNIT));
+        let has_come = of_cell.replies.spin_for_executed(goal, spin.limit());
+        spin.adapt(has_come);
+        has_come
+    }
+
+    /// Adds a write of `len` bytes to the last record, if that is possible: nothing is published.
+    pub(crate) fn add_to_last(
+        &mut self,
+        (cell, time): (CellId, Timestamp),
+        request: &Request,
+        len: usize,
+        fill: impl Fn(&mut [u8]),
+    ) -> Option<Added> {
+        let Segments { requests, cells, .. } = &*self.shared;
+        let replies = &cells.get(usize::from(cell.0))?.replies;
+        let stream = &mut self.streams[usize::from(cell.0)];
+        let last = stream.last.as_mut()?;
+        if last.at.is_before(replies.fixed()) {
+            return None;
+        }
+        let Changed { header, skip, cost } = last.changed(request, len, time)?;
+        let raw = requests.record_payload_raw(cell, last.at, &header);
+        // SAFETY: the bytes lie in the mapping of `shared`, where only this thread writes: they are
+        // no part of what is published, and `&mut self` is the only borrow of the streams.
+        fill(unsafe { core::slice::from_raw_parts_mut(raw.add(skip), len) });
+        requests.change_record(cell, last.at, &header);
+        last.header = header;
+        if last.at.is_before(replies.fixed()) {
+            stream.contained = header.payload_word();
+            return Some(Added::Late);
+        }
+        Some(Added::Seen { cost })
     }
 
     /// The place of a record of so many bytes. The cell is asked how far it is only if there seems

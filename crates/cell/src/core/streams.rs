@@ -14,7 +14,7 @@ use warren_proto::{Answer, FileKind, Reply, Request, SetAttr};
 use crate::authority::may_name;
 use crate::core::Core;
 use crate::delegate::{await_all, await_stream, end, end_all, has_ended, settle, use_of};
-use crate::event::{BadRecord, Record, SlotRef};
+use crate::event::{NoRecord, Record, SlotRef};
 use crate::plant::Plant;
 use crate::run::task::Task;
 use crate::run::wait::{Stop, WaitKey};
@@ -64,11 +64,16 @@ fn begin_record(
 ) -> Option<Task> {
     let record = match turn.driver.memory.read_record(client, at, goal) {
         Ok(record) => record,
-        Err(BadRecord::Refused { end }) => {
+        Err(NoRecord::Refused { end }) => {
             finish_record(client, end, &Err(Errno::EIO), turn);
             return None;
         }
-        Err(BadRecord::Malformed) => {
+        Err(NoRecord::Contained { end }) => {
+            turn.driver.memory.repeat_outcome(client, end);
+            turn.sessions.streams.finish(client, end);
+            return None;
+        }
+        Err(NoRecord::Malformed) => {
             end_all(shards, client, turn);
             turn.sessions.streams.break_off(client);
             return None;

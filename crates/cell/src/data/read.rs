@@ -48,7 +48,7 @@ pub(crate) fn read(
     let offset = match position {
         Position::At(offset) => offset,
         Position::Current => file.offset,
-        Position::End => return Err(Errno::EINVAL.into()),
+        Position::End | Position::EndAt(_) => return Err(Errno::EINVAL.into()),
     };
     let lane = turn.sessions.clients.payload_max(to.client) as u64;
     let len = u64::from(len).min(lane).min(size.saturating_sub(offset));

@@ -64,7 +64,7 @@ pub(crate) fn write(
         return Ok((0, size));
     }
     let offset = match position {
-        Position::At(offset) => offset,
+        Position::At(offset) | Position::EndAt(offset) => offset,
         Position::Current => file.offset,
         Position::End => size,
     };

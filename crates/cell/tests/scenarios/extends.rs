@@ -87,3 +87,19 @@ fn blocks_of_extended_credit_are_free_when_the_delegation_ends() {
     }
     assert_eq!(free_pages(&mut pair, other), before);
 }
+
+#[test]
+fn a_record_that_the_one_before_contains_has_its_outcome() {
+    let mut pair = small();
+    let client = pair.client();
+    let (file, _) = pair.own_file(client, "file");
+    pair.post(client, append(file), b"written");
+    let again = pair.post(client, append(file), b"ten");
+    pair.stream(client).contained.push(again);
+    pair.look_at(client);
+    let outcome = pair.outcome(client);
+    assert_eq!((outcome.executed, outcome.errno, outcome.value), (again, None, 7));
+    let next = pair.post(client, append(file), b" more");
+    pair.look_at(client);
+    assert_eq!((pair.outcome(client).executed, pair.outcome(client).value), (next, 12));
+}

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{ClientId, Errno, Ino, SlotNo};
-use warren_cell::{BadRecord, FrameNo, Memory, Record, SlotRef};
+use warren_cell::{FrameNo, Memory, NoRecord, Record, SlotRef};
 use warren_proto::stream::StreamPos;
 
 use crate::posts::{Outcome, Posted, Stream};
@@ -141,7 +141,7 @@ impl Memory for Machine {
         client: ClientId,
         at: StreamPos,
         end: StreamPos,
-    ) -> Result<Record, BadRecord> {
+    ) -> Result<Record, NoRecord> {
         self.streams.entry(client).or_default().read(at, end)
     }
 
@@ -157,6 +157,10 @@ impl Memory for Machine {
         if !stream.loses_outcomes {
             stream.outcome = Outcome { executed, errno, value };
         }
+    }
+
+    fn repeat_outcome(&mut self, client: ClientId, executed: StreamPos) {
+        self.streams.entry(client).or_default().outcome.executed = executed;
     }
 
     fn watch_stream(&mut self, client: ClientId, is_watched: bool) {

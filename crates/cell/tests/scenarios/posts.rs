@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use warren_base::{CellId, ClientId, Errno, Ino, Timestamp};
-use warren_cell::{BadRecord, Event, Record};
+use warren_cell::{Event, NoRecord, Record};
 use warren_proto::stream::{Delegated, RecordHeader, StreamPos};
 use warren_proto::{
     AccessMode, Capabilities, CreateFlags, Handle, NewInode, Position, Reply, Request,
@@ -33,8 +33,8 @@ impl Posted {
         let mut body = Vec::new();
         self.request.encode_body(self.capabilities, &mut body);
         let (body_len, payload_len) = (body.len() as u32, self.payload.len() as u32);
-        RecordHeader { time: self.time, uid: 0, gid: 0, body_len, payload_len, new: self.new }
-            .record_len()
+        let (time, new) = (self.time, self.new);
+        RecordHeader { time, body_len, payload_len, new, ..RecordHeader::default() }.record_len()
     }
 }
 
@@ -54,6 +54,8 @@ pub(crate) struct Stream {
     pub is_watched: bool,
     /// The ends of records that no process of the cell may execute.
     pub refused: Vec<StreamPos>,
+    /// The ends of records that the ones before contain.
+    pub contained: Vec<StreamPos>,
     /// The process of the cell is about to die: it does not reach the stores of outcomes.
     pub loses_outcomes: bool,
     /// The places at which records were read, and which of them was read last.
@@ -74,12 +76,15 @@ impl Stream {
         self.end = self.end.advance(64);
     }
 
-    pub(crate) fn read(&mut self, at: StreamPos, end: StreamPos) -> Result<Record, BadRecord> {
-        let posted = self.records.get(&at.0).ok_or(BadRecord::Malformed)?;
+    pub(crate) fn read(&mut self, at: StreamPos, end: StreamPos) -> Result<Record, NoRecord> {
+        let posted = self.records.get(&at.0).ok_or(NoRecord::Malformed)?;
         let after = at.advance(posted.len());
         assert!(!end.is_before(after), "the cell reads what is published");
         if self.refused.contains(&after) {
-            return Err(BadRecord::Refused { end: after });
+            return Err(NoRecord::Refused { end: after });
+        }
+        if self.contained.contains(&after) {
+            return Err(NoRecord::Contained { end: after });
         }
         self.reads.push(at);
         let header = RequestHeader {

@@ -13,7 +13,7 @@ pub(super) fn post(
     request: &Request,
     access: AccessMode,
     length: usize,
-    fill: impl FnOnce(&mut [u8]),
+    fill: impl Fn(&mut [u8]),
 ) -> Option<Answer> {
     let Slow { slot, cache, posts, caller, .. } = slow;
     let by = (&*caller.credentials, access);

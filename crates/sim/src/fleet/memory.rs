@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Errno, Ino};
-use warren_cell::{BadRecord, FrameNo, Memory, Record, SlotRef};
+use warren_cell::{FrameNo, Memory, NoRecord, Record, SlotRef};
 use warren_proto::stream::StreamPos;
 
 use super::process::Killed;
@@ -125,7 +125,8 @@ impl<W: Surroundings> Memory for SharedMemory<'_, W> {
     }
 
     fn stream_end(&mut self, client: ClientId) -> StreamPos {
-        self.world.fleet().lanes.streams.end((self.cell, client))
+        let cell = self.cell;
+        self.world.fleet_mut().lanes.streams.fix((cell, client))
     }
 
     fn stream_executed(&self, client: ClientId) -> StreamPos {
@@ -137,7 +138,7 @@ impl<W: Surroundings> Memory for SharedMemory<'_, W> {
         client: ClientId,
         at: StreamPos,
         _end: StreamPos,
-    ) -> Result<Record, BadRecord> {
+    ) -> Result<Record, NoRecord> {
         self.must_know(client);
         let cell = self.cell;
         self.world.fleet_mut().lanes.streams.read((cell, client), at)
@@ -164,6 +165,16 @@ impl<W: Surroundings> Memory for SharedMemory<'_, W> {
             Some(Errno::EAGAIN) => "a record skipped",
             Some(_) => "a record refused",
         });
+    }
+
+    fn repeat_outcome(&mut self, client: ClientId, executed: StreamPos) {
+        self.store_begins();
+        self.may_die();
+        self.must_know(client);
+        let cell = self.cell;
+        let fleet = self.world.fleet_mut();
+        fleet.lanes.streams.repeat_outcome((cell, client), executed);
+        fleet.sim.count("a record contained in the one before");
     }
 
     fn watch_stream(&mut self, client: ClientId, is_watched: bool) {

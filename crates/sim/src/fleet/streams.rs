@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use hashbrown::{HashMap, HashSet};
-use warren_base::{CellId, ClientId, Errno, SlotNo};
-use warren_cell::{BadRecord, Record, SlotRef};
+use warren_base::{CellId, ClientId, Errno, SlotNo, Timestamp};
+use warren_cell::{NoRecord, Record, SlotRef};
+use warren_client::{Changed, LastWrite};
 use warren_proto::stream::{RecordHeader, StreamPos};
-use warren_proto::{Capabilities, Request, RequestHeader};
+use warren_proto::{Capabilities, Handle, Position, Request, RequestHeader};
 
 use crate::fixed::Fixed;
 
@@ -42,13 +43,26 @@ pub(crate) struct StreamOutcome {
     pub value: u64,
 }
 
+/// A write was added to the last record.
+pub(crate) struct Added {
+    pub cost: u32,
+    pub end: StreamPos,
+    /// How the record looks with it, if the cell may have read it before. Then the write is to be
+    /// published, too.
+    pub contained: u32,
+}
+
 #[derive(Default)]
 struct Stream {
     /// Written by the client.
     records: VecDeque<(StreamPos, Posted)>,
     end: StreamPos,
+    /// The last record, and its payload, if a write may be added to it.
+    last: Option<(LastWrite, Rc<[u8]>)>,
     /// Written by the cell.
     outcome: StreamOutcome,
+    fixed: StreamPos,
+    taken: u32,
     /// The payload of the record that was read last.
     payload: Rc<[u8]>,
     /// The ends of records whose clients have found the lease valid afterwards.
@@ -77,9 +91,73 @@ impl Streams {
         if end.since(stream.outcome.executed) > ring {
             return None;
         }
+        let last = LastWrite::new(&posted.request, posted.header, stream.end);
+        let last = last.filter(|_| posted.header.contained == 0);
+        stream.last = last.map(|last| (last, posted.payload.clone()));
         stream.records.push_back((stream.end, posted));
         stream.end = end;
         Some(end)
+    }
+
+    /// The last record of a client's stream, if that is a write: its handle, place and length.
+    pub(crate) fn last_write(&self, client: ClientId) -> Option<(Handle, Position, usize)> {
+        let last = |(place, stream): (&(CellId, ClientId), &Stream)| {
+            let (_, posted) = stream.records.back().filter(|_| place.1 == client)?;
+            match posted.request {
+                Request::Write { handle, position, .. } => {
+                    Some((handle, position, posted.payload.len()))
+                }
+                _ => None,
+            }
+        };
+        self.by_place.iter().find_map(last)
+    }
+
+    /// The spare room for the record of a write of `len` bytes.
+    pub(crate) fn spare(
+        &self,
+        place: (CellId, ClientId),
+        request: &Request,
+        len: usize,
+        ring: usize,
+    ) -> u32 {
+        let last = self.by_place.get(&place).and_then(|stream| stream.last.as_ref());
+        last.map_or(0, |(last, _)| last.spare_behind(request, len, ring))
+    }
+
+    /// Adds a write to the last record, if that is possible. If the client `races` with the cell, it
+    /// does so although the cell reads the record, or the cell does right afterwards.
+    pub(crate) fn add_to_last(
+        &mut self,
+        place: (CellId, ClientId),
+        (request, payload, time): (&Request, &[u8], Timestamp),
+        races: bool,
+    ) -> Option<Added> {
+        let stream = self.by_place.get_mut(&place)?;
+        let (mut last, before) = stream.last.clone()?;
+        if last.at.is_before(stream.fixed) && !races {
+            return None;
+        }
+        let Changed { header, skip, cost } = last.changed(request, payload.len(), time)?;
+        let payload: Rc<[u8]> = [&before[..skip], payload].concat().into();
+        if let Some((_, record)) = stream.records.iter_mut().find(|(at, _)| *at == last.at) {
+            (record.header, record.payload) = (header, payload.clone());
+        }
+        last.header = header;
+        let is_late = races;
+        if is_late {
+            stream.fixed = stream.end;
+        }
+        stream.last = (!is_late).then_some((last, payload));
+        let contained = if is_late { header.payload_word() } else { 0 };
+        Some(Added { cost, end: stream.end, contained })
+    }
+
+    /// The cell looks at the stream, and reads what is there.
+    pub(crate) fn fix(&mut self, place: (CellId, ClientId)) -> StreamPos {
+        let Some(stream) = self.by_place.get_mut(&place) else { return StreamPos::default() };
+        stream.fixed = stream.end;
+        stream.end
     }
 
     pub(crate) fn end(&self, place: (CellId, ClientId)) -> StreamPos {
@@ -99,11 +177,15 @@ impl Streams {
         &mut self,
         place: (CellId, ClientId),
         at: StreamPos,
-    ) -> Result<Record, BadRecord> {
-        let stream = self.by_place.get_mut(&place).ok_or(BadRecord::Malformed)?;
+    ) -> Result<Record, NoRecord> {
+        let stream = self.by_place.get_mut(&place).ok_or(NoRecord::Malformed)?;
         let found = stream.records.iter().find(|(begin, _)| *begin == at);
-        let (_, posted) = found.ok_or(BadRecord::Malformed)?;
+        let (_, posted) = found.ok_or(NoRecord::Malformed)?;
         let end = at.advance(posted.header.record_len());
+        let before = std::mem::replace(&mut stream.taken, posted.header.payload_word());
+        if posted.header.contained != 0 && posted.header.contained == before {
+            return Err(NoRecord::Contained { end });
+        }
         stream.payload = posted.payload.clone();
         let header = RequestHeader {
             seq: end.0,
@@ -145,6 +227,16 @@ impl Streams {
         stream.done.insert(executed, errno.map_or(Ok(at), Err));
         stream.records.retain(|(at, _)| !at.is_before(executed));
         errno.is_none() || !stream.promised.contains(&executed)
+    }
+
+    /// The stream is executed up to this place, with the same outcome as before.
+    pub(crate) fn repeat_outcome(&mut self, place: (CellId, ClientId), executed: StreamPos) {
+        let stream = self.by_place.entry(place).or_default();
+        if let Some(done) = stream.done.get(&stream.outcome.executed).copied() {
+            stream.done.insert(executed, done);
+        }
+        stream.outcome.executed = executed;
+        stream.records.retain(|(at, _)| !at.is_before(executed));
     }
 
     /// When the record that ends there was executed, or why it was not. `None` if the cell has not

@@ -315,7 +315,7 @@ fn observe_data(state: &State, step: &Step<'_>, ino: Ino, access: AccessMode) ->
 
 pub(super) fn start_of(position: Position, open: Open, content: &Content) -> u64 {
     match position {
-        Position::At(at) => at,
+        Position::At(at) | Position::EndAt(at) => at,
         Position::Current => open.offset,
         Position::End => content.size(),
     }

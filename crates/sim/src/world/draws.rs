@@ -24,6 +24,9 @@ const CREATE_IN: u64 = 8;
 const OWN_NAMES: u64 = 32;
 /// One change in so many is a look at a file of another client instead.
 const LOOK_IN: u64 = 8;
+/// Bytes by which a write is at most longer than the one before, over which it is, or bytes behind
+/// that one.
+const NEXT_MAX: u64 = 3000;
 /// Directories of its own in which a client works, and one call on names in so many that makes
 /// another one.
 const DIRS_MAX: usize = 6;
@@ -108,6 +111,12 @@ fn draw_file(world: &mut World, at: At, own: &[Handle]) -> Drawn {
     let is_root = client.credentials.uid == 0;
     let (swarm, now) = (&world.swarm, world.fleet.sim.wall());
     let (reach, longest) = (swarm.reach, swarm.write_max);
+    if let Some(last) = world.fleet.lanes.streams.last_write(client.id)
+        && own.contains(&last.0)
+        && world.fleet.sim.rng.chance(2, 3)
+    {
+        return draw_next_write(world, last, is_root);
+    }
     let rng = &mut world.fleet.sim.rng;
     let handle = *rng.pick(own);
     let may_close = !holdings.locks_by(handle);
@@ -129,6 +138,25 @@ fn draw_file(world: &mut World, at: At, own: &[Handle]) -> Drawn {
         }
     };
     plain(Request::SetAttr { ino: handle.ino, handle: Some(handle), set })
+}
+
+/// Draws a write behind the last one that the client has posted, or over it.
+fn draw_next_write(
+    world: &mut World,
+    (handle, position, len): (Handle, Position, usize),
+    is_root: bool,
+) -> Drawn {
+    let rng = &mut world.fleet.sim.rng;
+    let more = rng.below(NEXT_MAX) as usize;
+    let (position, len) = match position {
+        Position::At(offset) if rng.chance(1, 2) => (Position::At(offset), len + more),
+        Position::At(offset) => (Position::At(offset + len as u64), more),
+        _ => (Position::End, more),
+    };
+    let bytes = vec![rng.below(256) as u8; len];
+    let (kill_privileges, write_back, direct) = (!is_root, false, false);
+    let write = Request::Write { handle, position, kill_privileges, write_back, direct };
+    (Op::Ino(write, Capabilities::default()), bytes)
 }
 
 /// Draws the creation of a file that may be the client's own.

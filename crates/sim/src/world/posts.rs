@@ -13,6 +13,7 @@
 use std::rc::Rc;
 
 use warren_base::{Ino, Timestamp};
+use warren_cell::Plant;
 use warren_client::Send;
 use warren_proto::stream::{RecordHeader, StreamPos};
 use warren_proto::{AccessMode, Answer, Reply, Request};
@@ -22,7 +23,7 @@ use super::client::{Client, SlotState};
 use super::event::At;
 use super::posting::{Planned, Posting};
 use crate::fleet::Happening;
-use crate::fleet::streams::Posted;
+use crate::fleet::streams::{Added, Posted};
 use crate::history::{Action, NEVER, Operation, Outcome};
 
 /// Time between the publication and the load of the word, in nanoseconds: that of a processor, or
@@ -31,6 +32,10 @@ const CHECK_NANOS: u64 = 100;
 const LATE_NANOS: u64 = 20_000;
 /// One check in so many is late.
 const LATE_IN: u64 = 4;
+/// One write in so many is added to the last record while the cell looks at it.
+const RACE_IN: u64 = 3;
+/// Spare room that records have although no write is likely to follow.
+const SPARE_MAX: u32 = 4096;
 /// One record that makes an inode in so many has a number that is not the client's, or is used.
 const WRONG_NUMBER_IN: u64 = 32;
 /// One change in so many has a time that cannot be true, so much later than the true one.
@@ -128,24 +133,17 @@ fn wrong_number(world: &mut World, at: At) -> Ino {
     if used.is_empty() { Ino::ROOT } else { *world.fleet.sim.rng.pick(&used) }
 }
 
-/// Publishes the record. Returns its end, if the stream has room for it.
+/// Publishes the record, or adds the change to the last one. Returns its end, if the stream has room
+/// for it.
 fn publish(world: &mut World, at: At, posting: &mut Posting) -> Option<StreamPos> {
-    let Posting { planned, send, payload, .. } = posting;
-    let Posting { new, is_untrue, is_wrong, .. } = *posting;
+    let Posting { is_untrue, is_wrong, .. } = *posting;
+    let end = match add_to_last(world, at, posting) {
+        Some(Added { end, contained: 0, .. }) => end,
+        added => publish_record(world, at, posting, added.map_or(0, |added| added.contained))?,
+    };
+    let Posting { planned, send, .. } = posting;
     let client = &mut world.clients[at.client];
     let place = (planned.cell(), client.id);
-    let ahead = if is_untrue { UNTRUE_NANOS } else { 0 };
-    let header = RecordHeader {
-        time: Timestamp(planned.time().0 + ahead),
-        uid: client.credentials.uid,
-        gid: client.credentials.gid,
-        body_len: 0,
-        payload_len: 0,
-        new,
-    };
-    let named = (send.request.clone(), send.header.capabilities);
-    let posted = Posted::new(header, named, payload.clone());
-    let end = world.fleet.lanes.streams.publish(place, posted, world.posts.ring)?;
     match planned {
         _ if is_wrong => client.cache.lose(planned.guard()),
         Planned::File(post) => client.cache.note_published(post),
@@ -164,6 +162,65 @@ fn publish(world: &mut World, at: At, posting: &mut Posting) -> Option<StreamPos
     let look = Happening::Posted { cell: place.0, client: place.1 };
     world.fleet.sim.plan(delay, look);
     Some(end)
+}
+
+/// Adds a write to the last record, if that is possible and the posting is an honest one.
+fn add_to_last(world: &mut World, at: At, posting: &mut Posting) -> Option<Added> {
+    let Posting { planned: Planned::File(post), send, payload, .. } = posting else { return None };
+    if posting.is_untrue || posting.is_wrong {
+        return None;
+    }
+    let at_end = post.record(&send.request);
+    let request = at_end.as_ref().unwrap_or(&send.request);
+    let races = world.fleet.sim.rng.chance(1, RACE_IN);
+    let place = (post.cell, world.clients[at.client].id);
+    let write = (request, &payload[..], post.time);
+    let mut added = world.fleet.lanes.streams.add_to_last(place, write, races)?;
+    if world.fleet.sim.plant == Some(Plant::AddToRead) {
+        added.contained = 0;
+    }
+    if added.contained == 0 {
+        post.take_only(added.cost);
+    }
+    world.fleet.sim.count(match added.contained {
+        0 => "a write added to the last record",
+        _ => "a write added to a record that is being read",
+    });
+    Some(added)
+}
+
+/// Publishes a record of its own, which the last one may contain.
+fn publish_record(
+    world: &mut World,
+    at: At,
+    posting: &Posting,
+    contained: u32,
+) -> Option<StreamPos> {
+    let Posting { planned, send, payload, new, is_untrue, .. } = posting;
+    let client = &world.clients[at.client];
+    let (place, ring) = ((planned.cell(), client.id), world.posts.ring);
+    let ahead = if *is_untrue { UNTRUE_NANOS } else { 0 };
+    let at_end = match planned {
+        Planned::File(post) => post.record(&send.request),
+        Planned::Names(_) => None,
+    };
+    let request = at_end.unwrap_or_else(|| send.request.clone());
+    let most = *world.fleet.sim.rng.pick(&[0, SPARE_MAX]);
+    let streams = &mut world.fleet.lanes.streams;
+    let spare = streams.spare(place, &request, payload.len(), ring).max(most);
+    let header = RecordHeader {
+        time: Timestamp(planned.time().0 + ahead),
+        uid: client.credentials.uid,
+        gid: client.credentials.gid,
+        spare,
+        contained,
+        new: *new,
+        ..RecordHeader::default()
+    };
+    let named = (request, send.header.capabilities);
+    let posted = Posted::new(header, named, payload.clone());
+    // A client waits for room if the last record may contain this one.
+    streams.publish(place, posted, if contained == 0 { ring } else { usize::MAX })
 }
 
 /// The client is gone while it was posting: the change may take effect.

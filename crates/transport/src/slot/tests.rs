@@ -1,6 +1,7 @@
 //! Slots against cells that answer late, in another order, again, with `Moved`, without waking the
 //! client, or never. Each call returns the answer to its own request, once, and ends.
 
+mod added;
 mod fleet;
 mod posts;
 

@@ -89,9 +89,10 @@ fn number(rng: &mut Rng) -> u64 {
 }
 
 fn position(rng: &mut Rng) -> Position {
-    match rng.below(4) {
+    match rng.below(5) {
         0 => Position::Current,
         1 => Position::End,
+        2 => Position::EndAt(number(rng)),
         _ => Position::At(number(rng)),
     }
 }

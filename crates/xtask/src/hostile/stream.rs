@@ -277,8 +277,6 @@ fn header() -> RecordHeader {
         time: warren_shm::wall(),
         uid: super::user::UNPRIVILEGED,
         gid: super::user::UNPRIVILEGED,
-        body_len: 0,
-        payload_len: 0,
-        new: None,
+        ..RecordHeader::default()
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{CellId, ClientId, Errno, Ino, SlotNo};
-use warren_cell::{BadRecord, FrameNo, Memory, Record, SlotRef};
+use warren_cell::{FrameNo, Memory, NoRecord, Record, SlotRef};
 use warren_proto::stream::StreamPos;
 use warren_shm::WatchBit;
 
@@ -108,7 +108,11 @@ impl Memory for SharedMemory {
     }
 
     fn stream_end(&mut self, client: ClientId) -> StreamPos {
-        self.client(client).requests.stream_end(self.cell)
+        let cell = self.cell;
+        let memory = self.client(client);
+        let end = memory.requests.stream_end(cell);
+        memory.replies.fix_records(end);
+        end
     }
 
     fn stream_executed(&self, client: ClientId) -> StreamPos {
@@ -120,7 +124,7 @@ impl Memory for SharedMemory {
         client: ClientId,
         at: StreamPos,
         end: StreamPos,
-    ) -> Result<Record, BadRecord> {
+    ) -> Result<Record, NoRecord> {
         self.read_posted(client, at, end)
     }
 
@@ -133,6 +137,10 @@ impl Memory for SharedMemory {
     ) {
         self.client(client).replies.store_outcome(executed, errno, value);
         self.pass_culprit(client, executed);
+    }
+
+    fn repeat_outcome(&mut self, client: ClientId, executed: StreamPos) {
+        self.client(client).replies.repeat_outcome(executed);
     }
 
     fn watch_stream(&mut self, client: ClientId, is_watched: bool) {

@@ -10,7 +10,7 @@
 
 use tracing::warn;
 use warren_base::{ClientId, Instant, MapVersion, SlotNo};
-use warren_cell::{BadRecord, Record};
+use warren_cell::{NoRecord, Record};
 use warren_proto::stream::StreamPos;
 use warren_proto::{Capabilities, Request, RequestHeader};
 use warren_shm::Culprit;
@@ -26,20 +26,23 @@ impl SharedMemory {
         client: ClientId,
         at: StreamPos,
         end: StreamPos,
-    ) -> Result<Record, BadRecord> {
+    ) -> Result<Record, NoRecord> {
         let place = *self.places.get(&client).expect(KNOWN);
         let memory = self.clients[place.0 as usize].as_mut().expect(KNOWN);
         let body = &mut self.streams.body;
         let read = memory.requests.read_record(self.cell, at, end, body);
-        let (record, begin) = read.map_err(|_| BadRecord::Malformed)?;
+        let (record, begin) = read.map_err(|_| NoRecord::Malformed)?;
         let end = begin.advance(record.record_len());
+        if memory.replies.take_record(&record) {
+            return Err(NoRecord::Contained { end });
+        }
         let is_culprit = |it: Culprit| (it.client, it.slot, it.seq) == (client, STREAM, end.0);
         if self.culprit.is_some_and(is_culprit) {
-            return Err(BadRecord::Refused { end });
+            return Err(NoRecord::Refused { end });
         }
         let mut capabilities = Capabilities::default();
         let request = Request::from_body(body, &mut capabilities);
-        let request = request.ok().filter(Request::is_postable).ok_or(BadRecord::Malformed)?;
+        let request = request.ok().filter(Request::is_postable).ok_or(NoRecord::Malformed)?;
         memory.stream.read(&record, begin);
         let header = RequestHeader {
             seq: end.0,
@@ -147,6 +150,7 @@ mod tests {
         writer: ClientWriter,
         replies: ReplyReader,
         end: StreamPos,
+        contained: u32,
     }
 
     /// A client that may post, and the cell's memory for it.
@@ -162,7 +166,7 @@ mod tests {
         memory.admit(NOW, CLIENT, (shape, user), fds).expect("admit");
         let replies = map_read_only(replies.fd()).expect("map");
         let replies = ReplyReader::new(replies, shape).expect("reader");
-        Posting { memory, writer, replies, end: START }
+        Posting { memory, writer, replies, end: START, contained: 0 }
     }
 
     impl Posting {
@@ -170,12 +174,14 @@ mod tests {
         fn publish(&mut self, body: &[u8], payload: &[u8]) -> StreamPos {
             let (body_len, payload_len) = (body.len() as u32, payload.len() as u32);
             let time = Timestamp(5);
-            let header = RecordHeader { time, uid: 11, gid: 12, body_len, payload_len, new: None };
+            let contained = self.contained;
+            let of_user = RecordHeader { uid: 11, gid: 12, contained, ..RecordHeader::default() };
+            let header = RecordHeader { time, body_len, payload_len, ..of_user };
             let ring = self.writer.shape().lanes().stream();
             let room = find_room(self.end, self.end, header.record_len(), ring);
             let (at, _) = room.expect("room");
             self.writer.write_record(CELL, at, &header, body);
-            self.writer.write_record_payload(CELL, at, &header, payload);
+            self.writer.write_record_payload(CELL, at, &header, (0, payload));
             self.end = at.advance(header.record_len());
             self.writer.publish(CELL, self.end);
             at
@@ -188,7 +194,7 @@ mod tests {
             self.publish(&body, payload)
         }
 
-        fn read(&mut self, at: StreamPos) -> Result<Record, BadRecord> {
+        fn read(&mut self, at: StreamPos) -> Result<Record, NoRecord> {
             let end = self.memory.stream_end(CLIENT);
             self.memory.read_record(CLIENT, at, end)
         }
@@ -234,6 +240,27 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_the_one_before_contained_is_none() {
+        for contained in [4, 5] {
+            let mut p = posting(Some(USER));
+            let first = p.publish_request(&write(), b"data");
+            p.contained = contained;
+            let again = p.publish_request(&write(), b"data");
+            let first = p.read(first).expect("a record");
+            p.memory.store_outcome(CLIENT, first.end, None, 8);
+            let read = p.read(again);
+            if contained != 4 {
+                read.expect("the one before was another one");
+                continue;
+            }
+            assert!(matches!(read, Err(NoRecord::Contained { end }) if end == p.end));
+            p.memory.repeat_outcome(CLIENT, p.end);
+            let outcome = StreamOutcome { executed: p.end, errno: None, value: 8 };
+            assert_eq!((p.replies.outcome(), p.replies.fixed()), (outcome, p.end));
+        }
+    }
+
+    #[test]
     #[should_panic(expected = "payload 9+2 of 10")]
     fn the_payload_ends_with_its_record() {
         let mut p = posting(Some(USER));
@@ -245,7 +272,7 @@ mod tests {
     #[test]
     fn what_is_not_posted_is_malformed() {
         let mut p = posting(Some(USER));
-        let is_malformed = |read: Result<_, _>| matches!(read, Err(BadRecord::Malformed));
+        let is_malformed = |read: Result<_, _>| matches!(read, Err(NoRecord::Malformed));
         let link = Request::ReadLink { ino: Ino(3) };
         for request in [Request::Null, Request::Sync, link] {
             let at = p.publish_request(&request, b"");
@@ -280,7 +307,7 @@ mod tests {
         p.memory = p.memory.with_vitals(process(3), process(3).take_culprit());
         for _ in 0..2 {
             let refused = p.read(at).expect_err("refused");
-            assert_eq!(refused, BadRecord::Refused { end: p.end });
+            assert_eq!(refused, NoRecord::Refused { end: p.end });
         }
         let slot = SlotRef { client: CLIENT, slot: SlotNo(0) };
         assert_eq!(p.memory.take_culprit(slot, seq), None);

@@ -115,9 +115,16 @@ impl FakeCell {
             .all(|slot| !self.requests.waits(self.cell, slot, self.taken[usize::from(slot.0)]))
     }
 
+    /// Looks at the stream: its records must not change any more.
+    pub(super) fn fix_records(&self) -> StreamPos {
+        let end = self.requests.stream_end(self.cell);
+        self.replies.fix_records(end);
+        end
+    }
+
     /// The next record of the client's stream, and where it ends.
-    pub(super) fn read_record(&mut self) -> Option<(Record, StreamPos)> {
-        let (at, end) = (self.replies.executed(), self.requests.stream_end(self.cell));
+    pub(super) fn read_record(&self) -> Option<(Record, StreamPos)> {
+        let (at, end) = (self.replies.executed(), self.fix_records());
         if at == end {
             return None;
         }

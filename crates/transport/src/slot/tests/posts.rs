@@ -28,11 +28,11 @@ fn record_len(n: u64, len: usize) -> usize {
     let mut body = Vec::new();
     write(n).encode_body(Capabilities::default(), &mut body);
     let (body_len, payload_len) = (body.len() as u32, len as u32);
-    RecordHeader { time: TIME, uid: 0, gid: 0, body_len, payload_len, new: None }.record_len()
+    RecordHeader { body_len, payload_len, ..RecordHeader::default() }.record_len()
 }
 
 /// The cell executes the next record, which must be this one.
-fn execute(cell: &mut FakeCell, n: u64, len: usize) {
+fn execute(cell: &FakeCell, n: u64, len: usize) {
     let (Record { header, request, payload, .. }, end) = cell.read_record().expect("a record");
     assert_eq!((header.time, request), (TIME, write(n)));
     assert_eq!(payload, vec![n as u8; len], "record {n}");
@@ -92,14 +92,14 @@ fn records_wait_for_room_and_wrap() {
 
 #[test]
 fn a_record_that_is_too_long_is_not_published() {
-    let mut fleet = Fleet::new(2, &[0, 1]);
+    let fleet = Fleet::new(2, &[0, 1]);
     let mut posts = fleet.connect().posts();
     let longest = shape().record_max() - record_len(0, 0);
     assert_eq!(padded(longest), longest);
     assert!(!post(&mut posts, 0, longest + 1));
     assert!(fleet.cells[1].read_record().is_none());
     assert!(post(&mut posts, 1, longest));
-    execute(&mut fleet.cells[1], 1, longest);
+    execute(&fleet.cells[1], 1, longest);
 }
 
 #[test]
@@ -131,11 +131,11 @@ fn a_ring_that_is_half_full_wakes_the_cell_once() {
 
 #[test]
 fn a_cell_that_keeps_up_is_not_woken() {
-    let mut fleet = Fleet::new(2, &[0, 1]);
+    let fleet = Fleet::new(2, &[0, 1]);
     let mut posts = fleet.connect().posts();
     for n in 0..400 {
         assert!(post(&mut posts, n, 1000));
-        execute(&mut fleet.cells[1], n, 1000);
+        execute(&fleet.cells[1], n, 1000);
     }
     assert!(!fleet.cells[1].was_woken());
 }
@@ -165,7 +165,7 @@ fn a_successor_of_the_client_continues_its_streams() {
 /// A cell's segment is read-only to the client, but a cell may be broken.
 #[test]
 fn a_cell_that_claims_more_than_was_published_gets_nothing() {
-    let mut fleet = Fleet::new(2, &[0, 1]);
+    let fleet = Fleet::new(2, &[0, 1]);
     let mut posts = fleet.connect().posts();
     assert!(post(&mut posts, 0, 8));
     let (_, end) = fleet.cells[1].read_record().expect("a record");
