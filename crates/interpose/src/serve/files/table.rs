@@ -7,7 +7,7 @@
 //! A number has one of the states of [`super::descriptor`].
 
 use core::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
+    AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -47,6 +47,8 @@ pub(crate) struct File {
     admission: AtomicUsize,
     flags: AtomicU32,
     closes_on_exec: AtomicBool,
+    /// Writes, less requests that have read the file while it was large.
+    balance: AtomicI32,
     /// See [`super::parked`].
     epoch: AtomicU64,
     /// The state of the watches when no watcher was found, see [`super::watchers`].
@@ -250,6 +252,7 @@ pub(crate) fn add(number: usize, open: &Object, opening: &Opening<'_>) -> bool {
     file.admission.store(facts::admissions(), Relaxed);
     file.flags.store(opening.flags, Relaxed);
     file.closes_on_exec.store(opening.closes_on_exec, Relaxed);
+    file.balance.store(0, Relaxed);
     file.epoch.store(opening.epoch, Relaxed);
     file.watches.store(0, Relaxed);
     file.start.store(opening.start.map_or(0, |ino| ino.0), Relaxed);
@@ -394,6 +397,14 @@ impl Served {
 
     pub(crate) fn flags(&self) -> u32 {
         self.file.flags.load(Relaxed)
+    }
+
+    /// The program has written the file so often since it was opened, or read it if that is less
+    /// than 0. Returns the balance of both, at most `most`. Two threads may lose a count.
+    pub(crate) fn count(&self, by: i32, most: i32) -> i32 {
+        let balance = self.file.balance.load(Relaxed).saturating_add(by).min(most);
+        self.file.balance.store(balance, Relaxed);
+        balance
     }
 
     pub(crate) fn closes_on_exec(&self) -> bool {

@@ -25,6 +25,12 @@ use super::table::Served;
 const PERMISSIONS: usize = 0o7777;
 /// The most pieces of one call. The kernel makes calls with more.
 const PIECES_MAX: usize = 16;
+/// A large file is served while it was read by so many more requests than it was written, at most.
+/// A handover costs some tens of requests.
+const BALANCE_MIN: i32 = -64;
+/// Writes are counted up to here, so that a file which is only read from some time on does not stay
+/// for long.
+const BALANCE_MAX: i32 = 4096;
 
 /// Serves a call on a file that is written. `None` if the kernel is to make it.
 pub(super) fn serve(call: &SystemCall, operation: OnFile, file: &Served) -> Option<isize> {
@@ -131,6 +137,7 @@ fn write(file: &Served, data: &Data, offset: Option<u64>) -> Option<isize> {
             return Some(0);
         }
         let (wrote, end) = send(&mut room.client, file, data, (!appends).then_some(from))?;
+        file.count(1, BALANCE_MAX);
         // Like the kernel's, `pwrite` appends too, and leaves the offset alone.
         if offset.is_none() && wrote > 0 {
             file.seek(from, end);
@@ -195,8 +202,8 @@ fn read(file: &Served, pieces: &Pieces, offset: Option<u64>) -> Option<isize> {
     })?
 }
 
-/// Reads a small file by requests. A larger one is the kernel's from here on, because it has the
-/// data in its cache.
+/// Reads by requests. A large file that is read much more often than it is written is the kernel's
+/// from here on, because it has the data in its cache.
 fn at(
     client: &mut Client,
     file: &Served,
@@ -209,19 +216,26 @@ fn at(
         return None;
     }
     let size = directories::attr(client, node)?.size;
-    if size > SERVED_MAX {
-        return None;
-    }
     let room = length.min(usize::try_from(size.saturating_sub(offset)).ok()?);
     if room == 0 {
         return Some(0);
     }
-    if !memory::is_writable(buffer, room) {
-        return None;
+    let (mut done, is_large) = (0, size > SERVED_MAX);
+    while done < room {
+        if is_large && file.count(-1, BALANCE_MAX) < BALANCE_MIN || !file.is_open() {
+            return None;
+        }
+        let (at, left) = (buffer + done, room - done);
+        if !memory::is_writable(at, left.min(SERVED_MAX as usize)) {
+            return None;
+        }
+        let give = |data: &[u8]| memory::give(data, at).map(|()| data.len());
+        match fleet::read(client, handle, offset + done as u64, left, give)?? {
+            0 => break,
+            count => done += count,
+        }
     }
-    let give = |data: &[u8]| memory::give(data, buffer).map(|()| data.len());
-    let count = fleet::read(client, handle, offset, room, give)??;
-    file.is_open().then_some(count)
+    file.is_open().then_some(done)
 }
 
 /// `fallocate`. The kernel passes other modes to no front.
