@@ -25,7 +25,7 @@
 //!
 //! lane size   payload   lease words   idle and closed inodes   stream
 //! small        16 KiB           512                      512    64 KiB
-//! medium      128 KiB         8,192                    2,048   256 KiB
+//! medium      128 KiB         8,192                    2,048   512 KiB
 //! large         1 MiB        65,536                    8,192     1 MiB
 //! ```
 //!
@@ -138,7 +138,7 @@ impl LaneSize {
     pub const fn stream(self) -> usize {
         match self {
             Self::Small => 64 << 10,
-            Self::Medium => 256 << 10,
+            Self::Medium => 512 << 10,
             Self::Large => 1 << 20,
         }
     }
