@@ -87,7 +87,7 @@ pub const WATCHED: usize = 64;
 pub const STREAM_OUTCOME: usize = 128;
 /// Beside it: the value of that record.
 pub const STREAM_VALUE: usize = STREAM_OUTCOME + 8;
-/// Beside it: the payload word of the record that the cell has read last.
+/// Beside it: the payload word of the record that the cell has read last, and where it ends.
 pub const STREAM_TAKEN: usize = STREAM_VALUE + 8;
 /// On a line of its own: the place up to which the cell reads the client's stream.
 pub const STREAM_FIXED: usize = 192;

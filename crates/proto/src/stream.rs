@@ -10,8 +10,8 @@
 //!                         u32 end                      the record that ends there, 0 for none
 //!   ...    behind the areas, a ring a cell        136  u64 value: the size of the file, if that
 //!                                                      record was a write
-//!                                                 144  u32 taken: the payload word of the record
-//!                                                      that the cell has read last
+//!                                                 144  u64 taken: the payload word of the record
+//!                                                      that the cell has read last, u32 its end
 //!                                                 192  u32 fixed: the cell reads the records
 //!                                                      before this place
 //! record, at a multiple of 8; it never wraps around

@@ -281,12 +281,17 @@ impl<W: Store> ReplyWriter<W> {
         }
     }
 
-    /// The cell has read this record. Returns whether the one before contains it, which it, or a
-    /// process before it, has read last.
-    pub fn take_record(&self, header: &RecordHeader) -> bool {
-        let before = self.memory.load32(STREAM_TAKEN, Relaxed);
-        self.memory.store32(STREAM_TAKEN, header.payload_word(), Relaxed);
-        header.contained != 0 && header.contained == before
+    /// The cell has read this record, between these places. Returns whether the one before contains
+    /// it, as this process has read that, or a process before it.
+    pub fn take_record(&self, (at, end): (StreamPos, StreamPos), header: &RecordHeader) -> bool {
+        let taken = |end: StreamPos, word: u32| u64::from(end.0) << 32 | u64::from(word);
+        let before = self.memory.load64(STREAM_TAKEN, Relaxed);
+        if header.contained != 0 && before == taken(at, header.contained) {
+            // A successor that reads it again finds the same.
+            return true;
+        }
+        self.memory.store64(STREAM_TAKEN, taken(end, header.payload_word()), Relaxed);
+        false
     }
 
     /// The stream is executed up to this place, with the same outcome as before.
@@ -660,13 +665,19 @@ mod tests {
             assert_eq!(reader.outcome(), StreamOutcome { executed, errno, value: 1 << 40 });
         }
         first.fix_records(executed);
-        assert!(!first.take_record(&header(8, 4)));
+        let places = [8, 16, 24].map(StreamPos);
+        assert!(!first.take_record((places[0], places[1]), &header(8, 4)));
         let next = open(2);
         next.clear_words();
         assert_eq!((next.executed(), reader.outcome().errno), (executed, Some(Errno::ENOSPC)));
         assert_eq!(reader.fixed(), executed);
         let contained = |contained| RecordHeader { contained, ..header(8, 9) };
-        assert!(next.take_record(&contained(4)) && !next.take_record(&contained(4)));
+        for writer in [&next, &first, &next] {
+            assert!(!writer.take_record((places[0], places[1]), &header(8, 4)));
+            let again = (places[1], places[2]);
+            assert!((0..2).all(|_| writer.take_record(again, &contained(4))), "a successor, too");
+            assert!((0..2).all(|_| !writer.take_record(again, &contained(9))), "its own length");
+        }
         next.repeat_outcome(StreamPos(7));
         let repeated = StreamOutcome { executed: StreamPos(7), ..reader.outcome() };
         assert_eq!((repeated.errno, repeated.value), (Some(Errno::ENOSPC), 1 << 40));

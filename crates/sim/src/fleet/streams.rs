@@ -62,7 +62,7 @@ struct Stream {
     /// Written by the cell.
     outcome: StreamOutcome,
     fixed: StreamPos,
-    taken: u32,
+    taken: (StreamPos, u32),
     /// The payload of the record that was read last.
     payload: Rc<[u8]>,
     /// The ends of records whose clients have found the lease valid afterwards.
@@ -182,10 +182,10 @@ impl Streams {
         let found = stream.records.iter().find(|(begin, _)| *begin == at);
         let (_, posted) = found.ok_or(NoRecord::Malformed)?;
         let end = at.advance(posted.header.record_len());
-        let before = std::mem::replace(&mut stream.taken, posted.header.payload_word());
-        if posted.header.contained != 0 && posted.header.contained == before {
+        if posted.header.contained != 0 && stream.taken == (at, posted.header.contained) {
             return Err(NoRecord::Contained { end });
         }
+        stream.taken = (end, posted.header.payload_word());
         stream.payload = posted.payload.clone();
         let header = RequestHeader {
             seq: end.0,

@@ -33,7 +33,7 @@ impl SharedMemory {
         let read = memory.requests.read_record(self.cell, at, end, body);
         let (record, begin) = read.map_err(|_| NoRecord::Malformed)?;
         let end = begin.advance(record.record_len());
-        if memory.replies.take_record(&record) {
+        if memory.replies.take_record((at, end), &record) {
             return Err(NoRecord::Contained { end });
         }
         let is_culprit = |it: Culprit| (it.client, it.slot, it.seq) == (client, STREAM, end.0);

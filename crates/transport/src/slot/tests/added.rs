@@ -40,7 +40,7 @@ fn is_added(posts: &mut Posts, at: u64, bytes: &[u8]) -> bool {
 /// Executes the next record. Returns its offset and bytes, or nothing if it was contained.
 fn execute(cell: &FakeCell) -> Option<(u64, RecordHeader, Vec<u8>)> {
     let (Record { header, request, payload, .. }, end) = cell.read_record().expect("a record");
-    let is_contained = cell.replies.take_record(&header);
+    let is_contained = cell.replies.take_record((cell.replies.executed(), end), &header);
     cell.replies.store_outcome(end, None, 0);
     match request {
         Request::Write { position: Position::At(at), .. } => {
