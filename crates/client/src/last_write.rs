@@ -1,5 +1,5 @@
-//! Writes that need no record of their own: they change the last one of the stream, which is a write
-//! of the same file that the cell has not begun to read (decision 84).
+//! Writes that need no record of their own: they change the last one of the stream, which is a
+//! write of the same file that the cell has not begun to read (decision 84).
 //!
 //! ```text
 //! a write that follows it    its bytes come behind those of the record

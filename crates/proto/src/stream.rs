@@ -17,8 +17,8 @@
 //! record, at a multiple of 8; it never wraps around
 //!    0  u32 length, of the whole record, perhaps with room for more payload
 //!    4  u32 payload word         0 to 4: bit 31 alone: the rest of the ring is unused
-//!                                4 to 8: the payload's length; bit 31: the payload is in the second
-//!                                half of its room
+//!                                4 to 8: the payload's length; bit 31: it is in the second half of
+//!                                its room
 //!    8  i64 time                 nanoseconds since 1970, chosen by the client
 //!   16  u32 uid    20 u32 gid    as in a request line
 //!   24  u32 body length
@@ -31,9 +31,9 @@
 //!
 //! The client may change the payload of the last record that it has published, until the cell reads
 //! it. It writes the new bytes where none are that the record has, and then the first word, which
-//! makes them those of the record. So the cell sees all of a change or nothing. If the client cannot
-//! tell which, it posts the same as a record of its own, which says how the one before looks if it
-//! contains the change. The cell remembers how it has read that.
+//! makes them those of the record. So the cell sees all of a change or nothing. If the client
+//! cannot tell which, it posts the same as a record of its own, which says how the one before looks
+//! if it contains the change. The cell remembers how it has read that.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -176,7 +176,7 @@ impl RecordHeader {
         self.record_len() as u64 | (self.payload_word() as u64) << 32
     }
 
-    /// How long the payload is, and in which half of its room.
+    /// The length of the payload, and in which half of its room it is.
     pub const fn payload_word(&self) -> u32 {
         self.payload_len | if self.is_second { SECOND } else { 0 }
     }

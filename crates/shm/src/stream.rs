@@ -9,12 +9,12 @@
 //!
 //! The client may change the last record. Order of a change: bytes of payload where the record has
 //! none, the time, the first word (release), full fence, load the place up to which records are
-//! *fixed*. Order of a cell: load the end, store it as that place, full fence, load the first word of
-//! each record before it (acquire) and then the rest. If the record is not fixed, the cell will see
-//! the change. Otherwise the client publishes the same as a record of its own, marked as contained
-//! in the one before: the cell stores how it reads each record, so it, or a successor, knows whether
-//! that had the change. Only the time of a record may be that of a change which the cell has not
-//! seen.
+//! *fixed*. Order of a cell: load the end, store it as that place, full fence, load the first word
+//! of each record before it (acquire) and then the rest. If the record is not fixed, the cell will
+//! see the change. Otherwise the client publishes the same as a record of its own, marked as
+//! contained in the one before: the cell stores how it reads each record, so it, or a successor,
+//! knows whether that had the change. Only the time of a record may be that of a change which the
+//! cell has not seen.
 //!
 //! The cell does not trust the segment. It loads each word of a header once, checks its own copy,
 //! and copies the body once. The client may rewrite the payload while the cell copies it, which
@@ -307,8 +307,8 @@ impl<W: Store> ReplyWriter<W> {
 }
 
 impl<R: Load> ReplyReader<R> {
-    /// The place up to which the cell reads the stream. A change of a record behind it is seen if it
-    /// was made before this load ([`ClientWriter::change_record`]).
+    /// The place up to which the cell reads the stream. A change of a record behind it is seen if
+    /// it was made before this load ([`ClientWriter::change_record`]).
     #[inline]
     pub fn fixed(&self) -> StreamPos {
         StreamPos(self.memory.load32(STREAM_FIXED, Relaxed))

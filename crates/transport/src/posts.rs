@@ -46,7 +46,7 @@ struct Stream {
     contained: u32,
 }
 
-/// What has become of a write that was added to the last record.
+/// The outcome of a write that was added to the last record.
 pub(crate) enum Added {
     /// The cell will see it, and takes so much credit.
     Seen { cost: u32 },
@@ -123,9 +123,9 @@ impl Posts {
         true
     }
 
-    /// The header and the place of a record, and whether the rest of the ring is skipped. The record
-    /// has spare room if more writes are likely to follow. Where the ring is full, this spins until
-    /// the cell has made room, as far as that pays.
+    /// The header and the place of a record, and whether the rest of the ring is skipped. The
+    /// record has spare room if more writes are likely to follow. Where the ring is full, this
+    /// spins until the cell has made room, as far as that pays.
     fn place(
         &mut self,
         cell: CellId,

@@ -24,7 +24,7 @@ use crate::shards::Shards;
 use crate::turn::Turn;
 
 /// Records of one client that are executed before the cell takes in the next event.
-const RECORDS_A_TURN: usize = 64;
+const RECORDS_A_TURN: usize = 16;
 
 impl Core {
     /// Executes the records that are wanted.

@@ -573,7 +573,7 @@ fn many_records_do_not_keep_a_cell_from_its_clients() {
     let look = it.pair.submit(it.other, Request::GetAttr { ino: IN_A }, b"");
     it.pair.drive_until(|pair| pair.is_answered(look));
     let executed = it.pair.stream(it.client).reads.len();
-    assert!((64..300).contains(&executed), "{executed} records came first");
+    assert!((16..300).contains(&executed), "{executed} records came first");
     it.pair.drive();
     assert_eq!(it.pair.attr(it.other, file.ino).size, 300);
     assert_eq!(it.pair.stream(it.client).reads.len(), 300);

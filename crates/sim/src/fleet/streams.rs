@@ -47,8 +47,8 @@ pub(crate) struct StreamOutcome {
 pub(crate) struct Added {
     pub cost: u32,
     pub end: StreamPos,
-    /// How the record looks with it, if the cell may have read it before. Then the write is to be
-    /// published, too.
+    /// The record's payload word with it, if the cell may have read it before. Then the write is to
+    /// be published, too.
     pub contained: u32,
 }
 
@@ -125,8 +125,8 @@ impl Streams {
         last.map_or(0, |(last, _)| last.spare_behind(request, len, ring))
     }
 
-    /// Adds a write to the last record, if that is possible. If the client `races` with the cell, it
-    /// does so although the cell reads the record, or the cell does right afterwards.
+    /// Adds a write to the last record, if that is possible. If the client `races` with the cell,
+    /// it does so although the cell reads the record, or the cell does right afterwards.
     pub(crate) fn add_to_last(
         &mut self,
         place: (CellId, ClientId),

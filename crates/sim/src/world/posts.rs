@@ -133,8 +133,8 @@ fn wrong_number(world: &mut World, at: At) -> Ino {
     if used.is_empty() { Ino::ROOT } else { *world.fleet.sim.rng.pick(&used) }
 }
 
-/// Publishes the record, or adds the change to the last one. Returns its end, if the stream has room
-/// for it.
+/// Publishes the record, or adds the change to the last one. Returns its end, if the stream has
+/// room for it.
 fn publish(world: &mut World, at: At, posting: &mut Posting) -> Option<StreamPos> {
     let Posting { is_untrue, is_wrong, .. } = *posting;
     let end = match add_to_last(world, at, posting) {
