@@ -342,12 +342,13 @@ fn numbers_that_a_log_does_not_name_are_found() {
 
 #[test]
 fn a_successor_that_serves_before_records_are_executed_is_found() {
-    is_found_from(3_000, Plant::ServeBeforeInherited);
+    is_found(Plant::ServeBeforeInherited);
 }
 
 #[test]
 fn a_write_that_is_added_to_a_record_that_was_read_is_found() {
-    is_found(Plant::AddToRead);
+    // One of the first seeds makes a history whose check takes minutes.
+    is_found_from(4_000, Plant::AddToRead);
 }
 
 #[test]
