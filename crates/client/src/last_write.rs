@@ -10,8 +10,7 @@
 //! cell one record, with many bytes, for each time that the cell looks.
 
 use warren_base::Timestamp;
-use warren_base::limits::BLOCK_SIZE;
-use warren_proto::stream::{RecordHeader, StreamPos, padded};
+use warren_proto::stream::{RecordHeader, StreamPos, padded, pages_at};
 use warren_proto::{Handle, Position, Request};
 
 /// A record that a later write continues has room for so many times the bytes of the last one.
@@ -101,10 +100,7 @@ impl LastWrite {
             return None;
         };
         // Of both, the record names the place of the first.
-        let pages = |len: usize| {
-            let Self { write: Write { offset, .. }, .. } = *self;
-            (offset as usize % BLOCK_SIZE + len).div_ceil(BLOCK_SIZE) as u32
-        };
+        let pages = |len: usize| pages_at(self.write.offset, len);
         let cost = pages(header.payload_len as usize) - pages(self.len());
         Some(Changed { header: RecordHeader { time, ..header }, skip, cost })
     }
@@ -128,6 +124,7 @@ impl LastWrite {
 #[cfg(test)]
 mod tests {
     use warren_base::Ino;
+    use warren_base::limits::BLOCK_SIZE;
     use warren_proto::SetAttr;
 
     use super::*;

@@ -6,6 +6,7 @@
 use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Errno, Ino};
 
+use crate::stream::pages_at;
 use crate::{
     AccessMode, Answer, CreateFlags, FileName, LockSpec, LockType, Position, RenameFlags, Request,
 };
@@ -156,14 +157,12 @@ impl Request {
             return NAME_COST;
         }
         let before = match self {
-            Self::Write { position: Position::At(offset) | Position::EndAt(offset), .. } => {
-                *offset as usize % BLOCK_SIZE
-            }
+            Self::Write { position: Position::At(offset) | Position::EndAt(offset), .. } => *offset,
             // Where a file ends is known when it is written.
-            Self::Write { .. } => BLOCK_SIZE - 1,
+            Self::Write { .. } => BLOCK_SIZE as u64 - 1,
             _ => 0,
         };
-        let pages = (before + payload).div_ceil(BLOCK_SIZE) as u32;
+        let pages = pages_at(before, payload);
         if pages == 0 { 1 } else { pages }
     }
 

@@ -24,7 +24,7 @@
 //!   24  u32 body length
 //!   28  u32 contained            the payload word of a record before which contains this one, or 0
 //!   32  u64 number of the inode that the request makes, 0 for none
-//!   40  body, padded to 8 bytes; then the payload, padded
+//!   40  body, padded to 8 bytes; then the room for the payload
 //! ```
 //!
 //! A place in a stream is a [`StreamPos`]. A record is at most a quarter of the ring long.
@@ -38,6 +38,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use warren_base::limits::BLOCK_SIZE;
 use warren_base::{Ino, Timestamp};
 
 use crate::{Attr, Capability, Lease, Malformed, Wire};
@@ -89,6 +90,11 @@ impl StreamPos {
 /// Pads a length to whole units.
 pub const fn padded(len: usize) -> usize {
     len.next_multiple_of(UNIT)
+}
+
+/// The pages of a file in which so many bytes lie that begin at this offset.
+pub const fn pages_at(offset: u64, len: usize) -> u32 {
+    (offset as usize % BLOCK_SIZE + len).div_ceil(BLOCK_SIZE) as u32
 }
 
 /// The beginning of a record.

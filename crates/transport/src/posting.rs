@@ -119,7 +119,7 @@ impl Slot {
         };
         if post.answer.is_ok() {
             let at = (post.cell, post.time, post.new);
-            if !posts.publish_new(at, (request, capabilities), 0, |_| ()) {
+            if !posts.publish_new(at, (request, capabilities)) {
                 return None;
             }
             cache.note_names(&post);
@@ -193,17 +193,21 @@ impl Slot {
         }?;
         let at_end = post.record(request);
         let request = at_end.as_ref().unwrap_or(request);
-        let at = (post.cell, post.time);
-        let publish = |posts: &mut Posts| posts.publish(at, (request, capabilities), length, &fill);
-        match posts.add_to_last(at, request, length, &fill) {
+        let publish = |posts: &mut Posts, contained| {
+            let at = (post.cell, post.time, None, contained);
+            posts.publish_record(at, (request, capabilities), length, &fill)
+        };
+        match posts.add_to_last((post.cell, post.time), request, length, &fill) {
             Some(Added::Seen { cost }) => post.take_only(cost),
-            _ if publish(posts) => {}
+            None if publish(posts, 0) => {}
             None => return None,
-            // The cell may have executed it: so it must be published, once there is room.
-            Some(Added::Late) => {
-                self.await_outcome(posts, post.cell);
-                if !publish(posts) {
-                    return Some(Err(Errno::EIO));
+            Some(Added::Late { contained }) => {
+                if !publish(posts, contained) {
+                    // The cell may have executed it: so it must be published, once there is room.
+                    self.await_outcome(posts, post.cell);
+                    if !publish(posts, contained) {
+                        return Some(Err(Errno::EIO));
+                    }
                 }
             }
         }

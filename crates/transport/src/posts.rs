@@ -42,17 +42,15 @@ struct Stream {
     executed: StreamPos,
     /// The last record, if a later write may be added to it.
     last: Option<LastWrite>,
-    /// The payload word of the last record, if the next one may be contained in it, else 0.
-    contained: u32,
 }
 
 /// The outcome of a write that was added to the last record.
 pub(crate) enum Added {
     /// The cell will see it, and takes so much credit.
     Seen { cost: u32 },
-    /// The cell may have read the record before. The same write is to be published next: the cell
-    /// executes it once.
-    Late,
+    /// The cell may have read the record before. The same write is to be published next, as
+    /// contained in a record with this payload word: the cell executes it once.
+    Late { contained: u32 },
 }
 
 impl Posts {
@@ -60,7 +58,7 @@ impl Posts {
         let streams = (0..shared.cells.len() as u16).map(|cell| {
             let executed = shared.cells[usize::from(cell)].replies.outcome().executed;
             let end = shared.requests.stream_end(CellId(cell));
-            Stream { end, executed, last: None, contained: 0 }
+            Stream { end, executed, last: None }
         });
         let (streams, spins) = (streams.collect(), Spins::new(shared.is_single_core));
         Self { streams, shared, body: Vec::new(), ahead, extending: None, spins }
@@ -75,13 +73,23 @@ impl Posts {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> bool {
-        self.publish_new((cell, time, None), (request, capabilities), payload_len, fill)
+        self.publish_record((cell, time, None, 0), (request, capabilities), payload_len, fill)
     }
 
     /// The same for a request that makes an inode with the number `new`.
     pub fn publish_new(
         &mut self,
         (cell, time, new): (CellId, Timestamp, Option<Ino>),
+        named: (&Request, Capabilities),
+    ) -> bool {
+        self.publish_record((cell, time, new, 0), named, 0, |_| ())
+    }
+
+    /// The same for a request that the last record may contain, if that has this payload word
+    /// ([`Added::Late`]).
+    pub(crate) fn publish_record(
+        &mut self,
+        (cell, time, new, contained): (CellId, Timestamp, Option<Ino>, u32),
         (request, capabilities): (&Request, Capabilities),
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]),
@@ -89,7 +97,6 @@ impl Posts {
         self.body.clear();
         request.encode_body(capabilities, &mut self.body);
         let (body_len, payload_len) = (self.body.len() as u32, payload_len as u32);
-        let contained = self.streams.get(usize::from(cell.0)).map_or(0, |stream| stream.contained);
         let header =
             RecordHeader { time, body_len, payload_len, contained, new, ..RecordHeader::default() };
         let requests = &self.shared.requests;
@@ -113,7 +120,6 @@ impl Posts {
         stream.end = at.advance(header.record_len());
         // The cell may find that it has executed this one before. Then it ignores what it contains.
         stream.last = LastWrite::new(request, header, at).filter(|_| contained == 0);
-        stream.contained = 0;
         requests.publish(cell, stream.end);
         requests.prefetch_record(cell, stream.end, header.record_len());
         let half = requests.shape().lanes().stream() / 2;
@@ -187,8 +193,7 @@ impl Posts {
         requests.change_record(cell, last.at, &header);
         last.header = header;
         if last.at.is_before(replies.fixed()) {
-            stream.contained = header.payload_word();
-            return Some(Added::Late);
+            return Some(Added::Late { contained: header.payload_word() });
         }
         Some(Added::Seen { cost })
     }

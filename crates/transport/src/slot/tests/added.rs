@@ -19,9 +19,14 @@ fn write(at: u64) -> Request {
 }
 
 fn publish(posts: &mut Posts, at: u64, bytes: &[u8]) {
+    publish_contained(posts, at, bytes, 0);
+}
+
+fn publish_contained(posts: &mut Posts, at: u64, bytes: &[u8], contained: u32) {
     let named = (&write(at), Capabilities::default());
+    let place = (CELL, TIMES[0], None, contained);
     let is_published =
-        posts.publish((CELL, TIMES[0]), named, bytes.len(), |to| to.copy_from_slice(bytes));
+        posts.publish_record(place, named, bytes.len(), |to| to.copy_from_slice(bytes));
     assert!(is_published);
 }
 
@@ -109,8 +114,8 @@ fn a_write_that_is_added_too_late_is_executed_once() {
             }
         };
         let added = add(&mut posts, 16, &[3; 8], look);
-        assert!(matches!(added, Some(Added::Late)));
-        publish(&mut posts, 16, &[3; 8]);
+        let Some(Added::Late { contained }) = added else { panic!("it is not late") };
+        publish_contained(&mut posts, 16, &[3; 8], contained);
         assert!(add(&mut posts, 24, &[4; 8], || ()).is_none(), "it may be contained itself");
         publish(&mut posts, 24, &[4; 8]);
         let found = found.get_mut();
